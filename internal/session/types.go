@@ -57,9 +57,22 @@ const (
 	DetailRunnerFailure = "sandbox runner failed"            // fault.Internal
 )
 
-// Execution is a finished run. See runner.Execution for its life cycle: while
-// it is not closed, the session stays locked.
-type Execution = runner.Execution
+// Execution is a finished run: output and exit code are complete, artifacts are
+// read in order with Next. The session stays locked until Close.
+type Execution struct {
+	*runner.Execution
+	release func() // nil in tests of other packages
+}
+
+// Close lets the next call have the session. It is idempotent and safe to call
+// before all artifacts were read.
+func (x *Execution) Close() error {
+	err := x.Execution.Close()
+	if x.release != nil {
+		x.release()
+	}
+	return err
+}
 
 // FileInfo is one entry of a listing.
 type FileInfo = runner.FileInfo
