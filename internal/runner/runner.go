@@ -2,8 +2,11 @@ package runner
 
 import (
 	"context"
-	"io"
+	"errors"
+	"fmt"
 	"time"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/fault"
 )
 
 // Options are the same for all runners of a service.
@@ -27,63 +30,127 @@ type Options struct {
 // A path that leaves /workspace by its text or by a symlink is fault.Invalid, a
 // missing or non-regular file fault.NotFound, a directory or file in the way
 // fault.Invalid. An agent that is lost during a file operation is dialled again
-// and the operation tried once more where it had no body; else it is ErrLost.
-// A runner that no longer exists is ErrNotFound.
-type Runner struct{}
+// and the operation tried once more, unless its body cannot be read twice; then
+// it is ErrLost. A runner that no longer exists is ErrNotFound.
+type Runner struct {
+	driver Driver
+	id     string
+	opts   Options
+
+	conn *conn
+	// oomKills is the runner's count when an agent last told.
+	oomKills int64
+}
 
 // New returns a Runner for a driver's handle. It does not dial.
-func New(d Driver, id string, opts Options) *Runner { panic("todo") }
+func New(d Driver, id string, opts Options) *Runner {
+	if opts.DialTimeout <= 0 {
+		opts.DialTimeout = 30 * time.Second
+	}
+	if opts.Logf == nil {
+		opts.Logf = func(string, ...any) {}
+	}
+	return &Runner{driver: d, id: id, opts: opts}
+}
+
+// dialAttempts is how often an agent is started before the runner is given up:
+// each but the first after a sweep from outside, where the driver can do that.
+const dialAttempts = 4
 
 // Open dials unless an agent is connected, makes /workspace/{uploads,outputs,
 // skills} where they are missing, and checks that the workspace can be written.
-func (r *Runner) Open(ctx context.Context) error { panic("todo") }
-
-// Exec runs a program and returns when it has ended, its output is in and its
-// artifacts are known. A context that ends ends the run: the answer is its
-// cause. A run that destroys its agent is answered with ReasonLost.
-func (r *Runner) Exec(ctx context.Context, req ExecRequest) (*Execution, error) { panic("todo") }
-
-// Write stores body, exactly size bytes, at path. Parents are made, a symlink
-// inside the workspace is followed, a hard link broken. On any error the file
-// is as it was.
-func (r *Runner) Write(ctx context.Context, path string, body io.Reader, size int64) error {
-	panic("todo")
+func (r *Runner) Open(ctx context.Context) error {
+	if r.conn != nil && !r.conn.gone() {
+		return nil
+	}
+	r.drop()
+	var err error
+	for attempt := range dialAttempts {
+		if attempt > 0 {
+			if sweepErr := r.sweep(ctx); sweepErr != nil {
+				return sweepErr
+			}
+		}
+		var c *conn
+		var h hello
+		c, h, err = dial(ctx, r.driver, r.id, r.opts)
+		if err == nil {
+			if h.Problem != "" {
+				c.close()
+				return fault.Wrap(fault.Internal, "workspace cannot be written",
+					fmt.Errorf("uid %d cannot write in the runner: %q", ProgramUID, h.Problem))
+			}
+			r.conn, r.oomKills = c, h.OOMKills
+			return nil
+		}
+		if ctx.Err() != nil || errors.Is(err, ErrNotFound) || !errors.Is(err, ErrLost) {
+			break
+		}
+		r.opts.Logf("agent of runner %s was lost while it started, attempt %d: %v", r.id, attempt+1, err)
+	}
+	return err
 }
 
-// Read opens a regular file. The reader gives exactly size bytes; the caller
-// closes it, and the Runner serves nothing else until then.
-func (r *Runner) Read(ctx context.Context, path string) (body io.ReadCloser, size int64, err error) {
-	panic("todo")
+// sweep kills what a program left to fight its next agent.
+func (r *Runner) sweep(ctx context.Context) error {
+	s, ok := r.driver.(Sweeper)
+	if !ok {
+		return nil
+	}
+	if err := s.Sweep(ctx, r.id); err != nil {
+		return fmt.Errorf("cannot sweep runner: %w", err)
+	}
+	return nil
 }
-
-// List returns the regular files of the workspace: at most limit, in path
-// order, with at most depth path components.
-func (r *Runner) List(ctx context.Context, limit, depth int) ([]FileInfo, error) { panic("todo") }
-
-// ResetInputs empties /workspace/uploads and /workspace/skills.
-func (r *Runner) ResetInputs(ctx context.Context) error { panic("todo") }
-
-// PackStats says what Pack left out and why.
-type PackStats struct {
-	Files, Dirs int
-	Bytes       int64    // of regular files
-	Left        int      // entries that could not be carried
-	Examples    []string // a few of them, quoted, with the reason
-}
-
-// Pack writes the workspace, but for the top-level uploads and skills, to w as
-// a gzip-compressed tar whose members begin with "./". What cannot be carried
-// is left out and counted. It fails once more than maxBytes compressed bytes
-// have come, with ErrTooLarge.
-func (r *Runner) Pack(ctx context.Context, w io.Writer, maxBytes int64) (PackStats, error) {
-	panic("todo")
-}
-
-// Unpack reads a gzip-compressed tar from body into the workspace, then empties
-// uploads and skills. Members that would leave the workspace, devices and the
-// like are skipped and counted as Left. An archive that is broken half-way
-// leaves what came before it, and an error.
-func (r *Runner) Unpack(ctx context.Context, body io.Reader) (PackStats, error) { panic("todo") }
 
 // Close ends the agent's stream. The runner lives on.
-func (r *Runner) Close() error { panic("todo") }
+func (r *Runner) Close() error {
+	r.drop()
+	return nil
+}
+
+// drop forgets the agent. A successor sweeps what it leaves.
+func (r *Runner) drop() {
+	if r.conn != nil {
+		r.conn.close()
+		r.conn = nil
+	}
+}
+
+// ask makes one exchange with the agent: a request, an optional upload, an
+// answer into v. It leaves the connection resting where nothing follows the
+// answer, and drops it on any error that is not the agent's refusal.
+func (r *Runner) ask(ctx context.Context, req request, send func(*conn) error, v any) (*conn, error) {
+	if err := r.Open(ctx); err != nil {
+		return nil, err
+	}
+	c := r.conn
+	c.watch(silence)
+	stop := context.AfterFunc(ctx, c.close)
+	err := c.sendRequest(req, nil)
+	if err == nil && send != nil {
+		err = send(c)
+	}
+	if err == nil {
+		err = c.answer(v)
+	}
+	ended := !stop()
+	c.unwatch()
+	switch {
+	case ended:
+		r.drop()
+		return nil, context.Cause(ctx)
+	case err != nil && !isRefusal(err):
+		r.drop()
+		return nil, err
+	case err != nil:
+		c.rest()
+		return nil, err
+	}
+	return c, nil
+}
+
+func isRefusal(err error) bool {
+	var refused refusal
+	return errors.As(err, &refused)
+}

@@ -39,11 +39,11 @@ const (
 
 // Usage is what a run cost.
 type Usage struct {
-	Wall      time.Duration
-	CPU       time.Duration // user and system, program and waited-for children
-	MaxRSS    int64         // bytes, of the largest process
-	OOMKills  int64         // processes that the kernel killed for want of memory
-	CollectNS time.Duration // looking for artifacts
+	Wall     time.Duration
+	CPU      time.Duration // user and system, program and waited-for children
+	MaxRSS   int64         // bytes, of the largest process
+	OOMKills int64         // processes that the kernel killed for want of memory
+	Collect  time.Duration // looking for artifacts
 }
 
 // Execution is the answer to a run. Output and exit code are complete when Exec
@@ -59,6 +59,9 @@ type Execution struct {
 	// Skipped counts regular files that were left out for a limit, Unreadable
 	// those that could not be read.
 	Skipped, Unreadable int
+	// Incomplete means that /workspace/outputs holds more than could be looked
+	// at in the time and number allowed.
+	Incomplete bool
 	// Files are the artifacts, in path order.
 	Files []Artifact
 
@@ -67,8 +70,8 @@ type Execution struct {
 
 // Artifact is a file below /workspace/outputs that a run made or changed.
 type Artifact struct {
-	Path string // relative to /workspace/outputs, as valid UTF-8
-	Size int64  // bytes
+	Path string `json:"path"` // relative to /workspace/outputs, as valid UTF-8
+	Size int64  `json:"size"` // bytes
 }
 
 // artifactSource is where an Execution reads its artifacts from.

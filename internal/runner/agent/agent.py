@@ -1,0 +1,963 @@
+# The agent: one process at the far end of the service's stream. It runs
+# programs, moves files and keeps the runner clean. PROTOCOL.md says what goes
+# over the stream; nothing else is known to the service.
+#
+# It is also the fork server: programs run in children forked ahead of need from
+# this very process, so its modules are theirs. It may import the standard
+# library alone, and must work on Python 3.9.
+import os
+import signal
+
+# Whether process 1 belongs to another user, as in all runners but those of the
+# older service.
+OWN_INIT = os.stat("/proc/1").st_uid != os.getuid()
+
+
+def sweep():
+    """Kills all in the runner but process 1 and this process.
+
+    kill(-1) is atomic against forks, and spares process 1 since that belongs to
+    another user. In a container of the older service process 1 and its `sleep`
+    are of this user, and the container ends with them: there, kill one by one.
+    """
+    if OWN_INIT:
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except OSError:
+            pass  # nothing there to kill
+        return
+    me = os.getpid()
+    for _ in range(200):
+        found = False
+        for name in os.listdir("/proc"):
+            if name.isdigit() and int(name) not in (1, me) and not _keeps_legacy_alive(name):
+                try:
+                    os.kill(int(name), signal.SIGKILL)
+                    found = True
+                except OSError:
+                    pass
+        if not found:
+            return
+
+
+def _keeps_legacy_alive(pid):
+    try:
+        with open("/proc/%s/stat" % pid, "rb") as f:
+            fields = f.read().rpartition(b")")[2].split()
+        with open("/proc/%s/cmdline" % pid, "rb") as f:
+            command = f.read()
+    except OSError:
+        return True  # gone already
+    return fields[0] == b"Z" or fields[1] == b"1" and command == b"sleep\0infinity\0"
+
+
+# Only in a runner, where the bootstrap gives this name: anywhere else the sweep
+# would take down its caller's own processes.
+IN_RUNNER = __name__ == "<sandbox>"
+if IN_RUNNER:
+    if os.getuid() == 0:
+        os._exit(3)
+    sweep()  # what a predecessor left goes before anything else is done
+
+import atexit
+import ctypes
+import errno
+import fcntl
+import gc
+import importlib.machinery
+import io
+import json
+import resource
+import select
+import site
+import stat
+import struct
+import sys
+import time
+import types
+
+WORKSPACE, OUTPUTS, HOME = "/workspace", "/workspace/outputs", "/home/sandbox"
+INPUTS = ("uploads", "skills")
+TEMP = ".aivory-"  # names of this agent's own files at the top of the workspace
+
+SOURCE, REQUEST, DATA, END, CANCEL = 0, 1, 2, 3, 4
+HELLO, STDOUT, STDERR, RESULT, ERROR, BEAT, FILE = 16, 17, 18, 19, 20, 21, 22
+MAX_FRAME = 256 << 10
+BEAT_SECONDS, FLUSH_SECONDS, GRACE_SECONDS = 1.0, 0.005, 2.0
+MAX_SCAN = 200000  # entries below outputs that are looked at
+MAX_LISTING = 1000000  # bytes of a listing
+
+libc = ctypes.CDLL(None, use_errno=True)
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+
+
+class Refused(Exception):
+    """Ends a request with an ERROR frame of this kind."""
+
+    def __init__(self, kind, detail=""):
+        super().__init__(kind, detail)
+        self.kind, self.detail = kind, detail
+
+
+# ---------------------------------------------------------------- the stream
+
+
+class Stream:
+    """Frames over two file descriptors: type, length, payload."""
+
+    def __init__(self, fd_in, fd_out):
+        self.fd_in, self.fd_out = fd_in, fd_out
+        self.inbox, self.outbox, self.outsize = bytearray(), [], 0
+
+    def fill(self):
+        chunk = os.read(self.fd_in, MAX_FRAME)
+        if not chunk:
+            os._exit(0)  # the service hung up; a successor sweeps
+        self.inbox += chunk
+
+    def pending(self):
+        """Whether a whole frame is here or bytes are waiting."""
+        if len(self.inbox) >= 5 + self._length():
+            return True
+        return bool(select.select([self.fd_in], [], [], 0)[0])
+
+    def _length(self):
+        if len(self.inbox) < 5:
+            return 0
+        length = int.from_bytes(self.inbox[1:5], "big")
+        if length > MAX_FRAME:
+            os._exit(2)
+        return length
+
+    def has_frame(self):
+        return len(self.inbox) >= 5 and len(self.inbox) >= 5 + self._length()
+
+    def read(self):
+        """The next frame, as (type, payload)."""
+        while not self.has_frame():
+            self.fill()
+        end = 5 + self._length()
+        kind, payload = self.inbox[0], bytes(self.inbox[5:end])
+        del self.inbox[:end]
+        return kind, payload
+
+    def put(self, kind, payload=b""):
+        """Queues a frame; flush sends all that is queued at once."""
+        self.outbox.append(bytes((kind,)) + len(payload).to_bytes(4, "big"))
+        self.outbox.append(payload)
+        self.outsize += len(payload) + 5
+        if self.outsize > MAX_FRAME:
+            self.flush()
+
+    def put_json(self, kind, value):
+        self.put(kind, json.dumps(value).encode())
+
+    def flush(self):
+        data, self.outbox, self.outsize = memoryview(b"".join(self.outbox)), [], 0
+        while data:
+            data = data[os.write(self.fd_out, data):]
+
+    def body(self):
+        """The payloads of a request's DATA frames, up to its END."""
+        while True:
+            kind, payload = self.read()
+            if kind == END:
+                return
+            if kind == DATA:
+                yield payload
+            elif kind != CANCEL:
+                os._exit(2)
+
+
+# ---------------------------------------------------- the program's process
+
+
+class Child:
+    """A forked process that waits for its program, seen from the agent."""
+
+    def __init__(self):
+        self.go, self.done, self.out, self.err = -1, -1, -1, -1
+        self.pid = 0
+
+    def close(self):
+        for fd in (self.go, self.done, self.out, self.err):
+            if fd >= 0:
+                os.close(fd)
+        self.go = self.done = self.out = self.err = -1
+
+
+class Program(BaseException):
+    """Unwinds a child out of all of the agent's frames, with what to run."""
+
+
+def fork_child(agent):
+    """Forks a child; in the child it does not return but raises Program."""
+    go_r, go_w = os.pipe()
+    done_r, done_w = os.pipe()
+    out_r, out_w = os.pipe()
+    err_r, err_w = os.pipe()
+    for attempt in range(500):
+        try:
+            pid = os.fork()
+            break
+        except OSError as e:
+            # The processes of the last run may still be on their way out.
+            if e.errno not in (errno.EAGAIN, errno.ENOMEM) or attempt == 499:
+                for fd in (go_r, go_w, done_r, done_w, out_r, out_w, err_r, err_w):
+                    os.close(fd)
+                raise
+            time.sleep(0.01)
+    if pid:
+        for fd in (go_r, done_w, out_w, err_w):
+            os.close(fd)
+        child = Child()
+        child.pid, child.go, child.done, child.out, child.err = pid, go_w, done_r, out_r, err_r
+        for fd in (out_r, err_r, done_r):
+            os.set_blocking(fd, False)
+        return child
+    try:
+        for fd in (go_w, done_r, out_r, err_r, agent.stream.fd_in, agent.stream.fd_out, agent.wake_r, agent.wake_w):
+            os.close(fd)
+        become_program(agent, go_r, done_w, out_w, err_w)
+    except Program:
+        raise
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+
+
+def become_program(agent, go, done, out, err):
+    """Makes of this forked child what `python cell.py` shows, waits, goes."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    for fd in (null, out, err):
+        os.close(fd)
+    signal.set_wakeup_fd(-1)
+    for number, handler in agent.handlers.items():
+        signal.signal(number, handler)
+    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    try:  # the kernel takes the program before it takes the agent
+        with open("/proc/self/oom_score_adj", "w") as f:
+            f.write("1000")
+    except OSError:
+        pass
+    os.environ.clear()
+    os.environ.update(agent.environ)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    sys.path.append(WORKSPACE)
+    if site.ENABLE_USER_SITE:
+        site.USER_BASE = site.USER_SITE = None  # computed for the agent's own home
+        user_site = site.getusersitepackages()
+        if os.path.isdir(user_site):
+            site.addsitedir(user_site)
+    os.chdir(WORKSPACE)
+    message = b""
+    while True:
+        chunk = os.read(go, 1 << 20)
+        if not chunk:
+            break
+        message += chunk
+    os.close(go)
+    if not message:
+        os._exit(0)  # the agent has no use for this child, or is gone
+    name, code = message[:32].decode(), message[32:]
+    path = write_cell(name, code)
+    sys.argv[:] = [path]
+    sys.orig_argv = ["python3", path]
+    sys.path.insert(0, os.path.dirname(path))
+    main = types.ModuleType("__main__")
+    main.__dict__.update(
+        __file__=path, __cached__=None, __builtins__=sys.modules["builtins"], __annotations__={},
+        __loader__=importlib.machinery.SourceFileLoader("__main__", path))
+    sys.modules["__main__"] = main
+    agent.exit = Exit(done)
+    try:
+        program = compile(code, path, "exec", dont_inherit=True)
+    except BaseException as e:
+        # Reported like any other, but without a frame of the agent's.
+        agent.exit.finish(e.with_traceback(None))
+    raise Program(program, main.__dict__)
+
+
+def write_cell(name, code):
+    """Stores the source; where /tmp is full, elsewhere."""
+    for directory in ("/tmp", "/dev/shm", HOME):
+        path = "%s/aivory-cell-%s.py" % (directory, name)
+        try:
+            with open(path, "wb") as f:
+                f.write(code)
+            return path
+        except OSError:
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
+    fd = os.memfd_create("cell")
+    with open(fd, "wb", closefd=False) as f:
+        f.write(code)
+    return "/proc/self/fd/%d" % fd
+
+
+def remove_cell(name):
+    for directory in ("/tmp", "/dev/shm", HOME):
+        try:
+            os.unlink("%s/aivory-cell-%s.py" % (directory, name))
+        except OSError:
+            pass
+
+
+class Exit:
+    """Ends a program's process as the interpreter would, but for the work of
+    taking down modules that nobody will use again."""
+
+    def __init__(self, done):
+        self.done, self.pid = done, os.getpid()
+
+    def finish(self, exception):
+        code = 0
+        if exception is not None:
+            code = self.report(exception)
+        if "threading" in sys.modules:
+            try:
+                sys.modules["threading"]._shutdown()
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+        try:
+            atexit._run_exitfuncs()
+        except BaseException:
+            pass
+        self.release()
+        for file in (sys.stdout, sys.stderr):
+            try:
+                file.flush()
+            except BaseException:
+                pass
+        if isinstance(exception, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        if os.getpid() == self.pid:  # not so in a fork of the program's own
+            used, below = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+            cpu = used.ru_utime + used.ru_stime + below.ru_utime + below.ru_stime
+            try:
+                os.write(self.done, struct.pack("!Bdq", code, cpu, max(used.ru_maxrss, below.ru_maxrss)))
+            except OSError:
+                pass
+        os._exit(code)
+
+    def report(self, exception):
+        if isinstance(exception, SystemExit):
+            code = exception.code
+            if code is None:
+                return 0
+            if isinstance(code, int):
+                return code & 255 if -(1 << 63) <= code < 1 << 63 else 255
+            try:
+                print(code, file=sys.stderr)
+            except BaseException:
+                pass
+            return 1
+        trace = exception.__traceback__
+        if trace is not None:
+            trace = trace.tb_next  # the frame that called the program
+        exception = exception.with_traceback(trace)
+        sys.last_type, sys.last_value, sys.last_traceback = type(exception), exception, trace
+        sys.last_exc = exception
+        try:
+            sys.excepthook(type(exception), exception, trace)
+        except SystemExit as e:
+            return self.report(e)
+        except BaseException as e:
+            print("Error in sys.excepthook:", file=sys.__stderr__)
+            sys.__excepthook__(type(e), e, e.__traceback__ and e.__traceback__.tb_next)
+            print("\nOriginal exception was:", file=sys.__stderr__)
+            sys.__excepthook__(type(exception), exception, trace)
+        return 1
+
+    def release(self):
+        """Lets go of the program's objects, so that finalizers run and files
+        that it forgot to close are written out."""
+        try:
+            if sys.modules["_thread"]._count() == 0:
+                # As the interpreter does; daemon threads would see the holes.
+                names = sys.modules["__main__"].__dict__
+                for first in (True, False):
+                    for name in list(names):
+                        private = name[0:1] == "_" and name[1:2] != "_"
+                        if name != "__builtins__" and private == first:
+                            names[name] = None
+                del names
+                gc.collect()
+            for thing in gc.get_objects():
+                if type(thing) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+                    try:
+                        thing.flush()
+                    except Exception:
+                        pass
+        except BaseException:
+            pass
+
+
+# -------------------------------------------------------------- file helpers
+
+
+def resolve(path):
+    """The real path of a workspace path; Refused where it leads outside."""
+    if "\0" in path:
+        raise Refused("path")
+    full = os.path.normpath(path if path.startswith("/") else WORKSPACE + "/" + path)
+    if full != WORKSPACE and not full.startswith(WORKSPACE + "/"):
+        raise Refused("path")
+    real = os.path.realpath(full)
+    if real != WORKSPACE and not real.startswith(WORKSPACE + "/"):
+        raise Refused("outside")
+    return real
+
+
+def open_regular(path):
+    """Opens a regular file for reading, whatever its mode; the caller closes
+    the descriptor. Nothing else runs meanwhile, so there is no race."""
+    info = os.lstat(path)
+    if not stat.S_ISREG(info.st_mode):
+        raise Refused("notfound")
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        return os.open(path, flags)
+    except PermissionError:
+        os.chmod(path, stat.S_IMODE(info.st_mode) | stat.S_IRUSR)
+        try:
+            return os.open(path, flags)
+        finally:
+            os.chmod(path, stat.S_IMODE(info.st_mode))
+
+
+def empty(top):
+    """Removes all below a real directory, whatever modes and depth it has:
+    directories are moved up before they are entered, so no path grows long."""
+    prefix, count = TEMP + os.urandom(8).hex() + "-", 0
+    os.chmod(top, 0o700)
+    while True:
+        with os.scandir(top) as entries:
+            directories = []
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    directories.append(entry.path)
+                else:
+                    os.unlink(entry.path)
+        if not directories:
+            return
+        for directory in directories:
+            os.chmod(directory, 0o700)
+            with os.scandir(directory) as entries:
+                for entry in list(entries):
+                    if entry.is_dir(follow_symlinks=False):
+                        os.chmod(entry.path, 0o700)
+                        os.rename(entry.path, "%s/%s%d" % (top, prefix, count))
+                        count += 1
+                    else:
+                        os.unlink(entry.path)
+            os.rmdir(directory)
+
+
+def reset_directory(path):
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        mode = None
+    if mode is not None:
+        if stat.S_ISDIR(mode):
+            empty(path)
+            os.chmod(path, 0o755)
+            return
+        os.unlink(path)
+    os.mkdir(path, 0o755)
+
+
+def text(raw):
+    """A file name as text: bytes that are not UTF-8 become U+FFFD."""
+    return os.fsencode(raw).decode("utf-8", "replace")
+
+
+class OOMCounter:
+    """How many processes the kernel has killed here for want of memory."""
+
+    def __init__(self):
+        self.fd = -1
+        for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+            try:
+                self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                break
+            except OSError:
+                pass
+
+    def read(self):
+        if self.fd < 0:
+            return 0
+        try:
+            for line in os.pread(self.fd, 4096, 0).splitlines():
+                if line.startswith(b"oom_kill "):
+                    return int(line.split()[1])
+        except (OSError, ValueError):
+            pass
+        return 0
+
+
+# ------------------------------------------------------------------ the agent
+
+
+class Agent:
+    def __init__(self):
+        # The program gets new standard streams; the service's are moved away.
+        self.stream = Stream(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 64), fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 64))
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(2, 1)  # nothing that a preloaded module prints reaches the stream
+        os.close(null)
+        self.wake_r, self.wake_w = os.pipe()
+        os.set_blocking(self.wake_r, False)
+        os.set_blocking(self.wake_w, False)
+        self.environ = {}
+        self.handlers = {}
+        self.preload = []
+        self.child = None
+        self.exit = None
+        self.snapshot = None  # of outputs, None where it must be looked at again
+        self.oom = OOMCounter()
+
+    def main(self):
+        os.umask(0o022)
+        os.chdir("/")
+        libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            self.handlers[number] = signal.getsignal(number) or signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wake_w, warn_on_full_buffer=False)
+        self.greet()
+        while True:
+            if not self.stream.pending() and self.idle():
+                continue
+            kind, payload = self.stream.read()
+            if kind == CANCEL:
+                continue  # its request has been answered already
+            if kind != REQUEST:
+                os._exit(2)
+            self.serve(json.loads(payload))
+
+    def greet(self):
+        kind, payload = self.stream.read()
+        if kind != REQUEST:
+            os._exit(2)
+        setup = json.loads(payload)
+        self.environ = dict(os.environ, HOME=HOME)
+        for name, value in setup["environ"].items():
+            self.environ.setdefault(name, value)
+        os.environ.update(self.environ)
+        for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ.setdefault(name, str(setup["threads"]))
+        self.preload = [name for name in setup["preload"] if name]
+        problem = ""
+        try:
+            with os.scandir(WORKSPACE) as entries:
+                for entry in entries:
+                    if entry.name.startswith(TEMP):
+                        self.remove(entry.path)
+            for name in INPUTS + ("outputs",):
+                if not os.path.lexists(WORKSPACE + "/" + name):
+                    os.mkdir(WORKSPACE + "/" + name, 0o755)
+            probe = "%s/%sprobe" % (WORKSPACE, TEMP)
+            os.mkdir(probe)
+            os.rmdir(probe)
+        except OSError as e:
+            problem = "%s: %s" % (e.filename or WORKSPACE, e.strerror)
+            if e.errno in (errno.ENOSPC, errno.EDQUOT):
+                problem = ""  # full, not unusable
+        self.stream.put_json(HELLO, {
+            "version": 1, "python": sys.version.split()[0], "legacy": not OWN_INIT, "problem": problem,
+            "oom_kills": self.oom.read()})
+        self.stream.flush()
+
+    def remove(self, path):
+        if os.path.isdir(path) and not os.path.islink(path):
+            empty(path)
+            os.rmdir(path)
+        else:
+            os.unlink(path)
+
+    def idle(self):
+        """Does one piece of work ahead of need; False when there is none."""
+        if self.preload:
+            name = self.preload.pop(0)
+            try:
+                importlib.import_module(name)
+            except BaseException as e:
+                print("cannot preload %s: %r" % (name, e), file=sys.stderr)
+            return True
+        if self.child is None:
+            gc.collect()
+            gc.freeze()
+            self.child = fork_child(self)
+            return True
+        return False
+
+    def serve(self, request):
+        operation = getattr(self, "do_" + request["op"], None)
+        if operation is None:
+            os._exit(2)
+        try:
+            operation(request)
+        except Refused as e:
+            self.stream.put_json(ERROR, {"kind": e.kind, "detail": e.detail})
+        except OSError as e:
+            kind = {errno.ENOSPC: "nospace", errno.EDQUOT: "nospace", errno.ENOENT: "notfound",
+                    errno.ENAMETOOLONG: "path", errno.ENOTDIR: "path", errno.ELOOP: "path"}.get(e.errno, "io")
+            self.stream.put_json(ERROR, {"kind": kind, "detail": str(e)[:500]})
+        self.stream.flush()
+
+    # -- exec
+
+    def do_exec(self, request):
+        code = b"".join(self.stream.body())
+        if self.snapshot is None:
+            self.snapshot = self.scan(None)[0]
+        child, self.child = self.child or fork_child(self), None
+        name = os.urandom(16).hex()
+        run = Run(self, child, request)
+        started = time.monotonic()
+        try:
+            run.start(name, code)
+            run.watch(started + request["timeout"])
+        finally:
+            sweep()
+        run.drain()
+        wall = time.monotonic() - started
+        remove_cell(name)
+        self.collect(run, request, wall)
+        child.close()
+        self.reap()
+
+    def reap(self):
+        """Waits until all that was killed is gone."""
+        for _ in range(2000):
+            try:
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                    time.sleep(0.001)
+            except ChildProcessError:
+                return
+
+    def collect(self, run, request, wall):
+        """Answers a run: the result, then its artifacts one after the other."""
+        started = time.monotonic()
+        deadline = started + request["collect_seconds"]
+        before = self.snapshot
+        found, complete = self.scan(deadline)
+        self.snapshot = found if complete else None
+        changed = sorted(path for path, state in found.items() if before.get(path) != state)
+        files, skipped, unreadable, total = [], 0, 0, 0
+        for path in changed:
+            size = found[path][1]
+            if len(files) >= request["max_files"] or size > request["max_file_bytes"] or total + size > request["max_total_bytes"]:
+                skipped += 1
+                continue
+            if time.monotonic() > deadline:
+                skipped += 1
+                continue
+            try:
+                fd = open_regular(OUTPUTS + "/" + path)
+            except (OSError, Refused):
+                unreadable += 1
+                continue
+            files.append((path, size, fd))
+            total += size
+        self.stream.put_json(RESULT, {
+            "exit_code": run.code, "reason": run.reason, "wall": wall, "cpu": run.cpu, "rss": run.rss,
+            "oom_kills": self.oom.read(), "oom_here": run.oom_kills, "stdout_truncated": run.truncated[STDOUT], "stderr_truncated": run.truncated[STDERR],
+            "skipped": skipped, "unreadable": unreadable, "complete": complete,
+            "collect": time.monotonic() - started,
+            "files": len(files)})
+        for path, size, _ in files:
+            self.stream.put_json(FILE, {"path": text(path), "size": size})
+        for _, size, fd in files:
+            self.send_file(fd, size)
+        if files:
+            self.stream.put(END)
+        self.stream.flush()
+
+    def send_file(self, fd, size):
+        """Sends exactly size bytes and closes the descriptor."""
+        try:
+            while size > 0:
+                # A file cannot shrink, nothing runs; were it so, zeros follow.
+                chunk = os.read(fd, min(size, MAX_FRAME)) or bytes(min(size, MAX_FRAME))
+                size -= len(chunk)
+                self.stream.put(DATA, chunk)
+        finally:
+            os.close(fd)
+
+    def scan(self, deadline):
+        """Regular files below outputs: path → (time, size, inode), and whether
+        all were seen. Links are not followed."""
+        found, seen, complete = {}, 0, True
+        try:
+            if not stat.S_ISDIR(os.lstat(OUTPUTS).st_mode):
+                return found, True
+        except OSError:
+            return found, True
+        beat = time.monotonic() + BEAT_SECONDS
+        stack = [""]
+        while stack:
+            below = stack.pop()
+            try:
+                with os.scandir(OUTPUTS + "/" + below) as entries:
+                    for entry in entries:
+                        seen += 1
+                        if seen > MAX_SCAN:
+                            return found, False
+                        if entry.is_dir(follow_symlinks=False):
+                            stack.append(below + entry.name + "/")
+                        elif entry.is_file(follow_symlinks=False):
+                            info = entry.stat(follow_symlinks=False)
+                            found[below + entry.name] = (info.st_mtime_ns, info.st_size, info.st_ino)
+            except OSError:
+                complete = False
+            now = time.monotonic()
+            if deadline is not None and now > deadline:
+                return found, False
+            if now > beat:
+                self.stream.put(BEAT)
+                self.stream.flush()
+                beat = now + BEAT_SECONDS
+        return found, complete
+
+    # -- files
+
+    def do_write(self, request):
+        self.snapshot = None
+        body = self.stream.body()
+        temporary = "%s/%s%s" % (WORKSPACE, TEMP, os.urandom(8).hex())
+        try:
+            target = resolve(request["path"])
+            try:
+                mode = os.lstat(target).st_mode
+                if not stat.S_ISREG(mode):
+                    raise Refused("path")
+            except FileNotFoundError:
+                mode = 0o644
+            os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                for chunk in body:
+                    view = memoryview(chunk)
+                    while view:
+                        view = view[os.write(fd, view):]
+                os.fchmod(fd, stat.S_IMODE(mode))
+            finally:
+                os.close(fd)
+            os.rename(temporary, target)
+        except BaseException as e:
+            try:
+                os.unlink(temporary)
+            except OSError:
+                pass
+            for _ in body:  # what is still on its way belongs to this request
+                pass
+            if isinstance(e, FileExistsError):
+                raise Refused("path")  # a parent is a file
+            raise
+        self.stream.put_json(RESULT, {})
+
+    def do_read(self, request):
+        fd = open_regular(resolve(request["path"]))
+        size = os.fstat(fd).st_size
+        self.stream.put_json(RESULT, {"size": size})
+        self.send_file(fd, size)
+        self.stream.put(END)
+
+    def do_list(self, request):
+        rows, total, stack = [], 0, [""]
+        while stack and total < MAX_LISTING:
+            below = stack.pop()
+            try:
+                with os.scandir(WORKSPACE + "/" + below) as entries:
+                    for entry in entries:
+                        if entry.is_dir(follow_symlinks=False):
+                            if below.count("/") + 1 < request["depth"]:
+                                stack.append(below + entry.name + "/")
+                        elif entry.is_file(follow_symlinks=False):
+                            path = below + entry.name
+                            total += len(path) + 10
+                            if total >= MAX_LISTING:
+                                break
+                            rows.append((path, entry.stat(follow_symlinks=False).st_size))
+            except OSError:
+                pass  # gone or not to be entered: not listed
+        rows.sort()
+        self.stream.put_json(RESULT, {})
+        out = b"".join(json.dumps([text(path), size]).encode() + b"\n" for path, size in rows[:request["limit"]])
+        for at in range(0, len(out), MAX_FRAME):
+            self.stream.put(DATA, out[at:at + MAX_FRAME])
+        self.stream.put(END)
+
+    def do_reset(self, request):
+        for name in INPUTS:
+            reset_directory(WORKSPACE + "/" + name)
+        self.stream.put_json(RESULT, {})
+
+
+class Run:
+    """One program from its start until it has ended or must."""
+
+    def __init__(self, agent, child, request):
+        self.agent, self.stream, self.child = agent, agent.stream, child
+        self.left = {STDOUT: request["max_output"], STDERR: request["max_output"]}
+        self.truncated = {STDOUT: False, STDERR: False}
+        self.code, self.reason, self.cpu, self.rss, self.oom_kills = 137, "signal", 0.0, 0, 0
+        self.ended = False
+        self.oom_before = agent.oom.read()
+
+    def start(self, name, code):
+        message = memoryview(name.encode() + code)
+        try:
+            while message:
+                message = message[os.write(self.child.go, message):]
+        except BrokenPipeError:
+            pass  # killed while it waited; its status tells
+        os.close(self.child.go)
+        self.child.go = -1
+
+    def watch(self, deadline):
+        """Returns when the program has ended or must be swept away."""
+        child, stream = self.child, self.stream
+        readers = {child.out: STDOUT, child.err: STDERR}
+        waiting = [child.out, child.err, child.done, self.agent.wake_r, stream.fd_in]
+        now = time.monotonic()
+        beat, flush, termed = now + BEAT_SECONDS, None, None
+        while True:
+            until = min(beat, deadline if termed is None else termed)
+            if flush is not None:
+                until = min(until, flush)
+            ready = select.select(waiting, [], [], max(0, until - now))[0]
+            for fd in ready:
+                if fd in readers:
+                    if not self.forward(fd, readers[fd]):
+                        waiting.remove(fd)
+                elif fd == self.agent.wake_r:
+                    try:
+                        os.read(fd, 512)
+                    except BlockingIOError:
+                        pass
+                    self.check_status()
+                elif fd == child.done:
+                    waiting.remove(fd)
+                    self.read_done()
+                else:
+                    stream.fill()
+            while stream.has_frame():
+                if stream.read()[0] != CANCEL:
+                    os._exit(2)
+                self.reason, self.ended = "cancelled", True
+            now = time.monotonic()
+            if self.ended:
+                break
+            if stream.outbox and flush is None:
+                flush = now + FLUSH_SECONDS
+            if flush is not None and now >= flush:
+                stream.flush()
+                flush = None
+            if now >= beat:
+                stream.put(BEAT)
+                stream.flush()
+                beat = now + BEAT_SECONDS
+            if termed is None and now >= deadline:
+                self.reason, termed = "timeout", now + GRACE_SECONDS
+                try:
+                    os.kill(child.pid, signal.SIGTERM)
+                except OSError:
+                    pass
+            elif termed is not None and now >= termed:
+                break
+        self.judge()
+
+    def judge(self):
+        self.oom_kills = self.agent.oom.read() - self.oom_before
+        if self.reason == "timeout":
+            self.code = 124
+        if self.oom_kills > 0 and (self.reason == "timeout" or self.code == 137):
+            self.reason, self.code = "oom", 137
+
+    def check_status(self):
+        while not self.ended:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.child.pid:
+                self.ended = True
+                self.cpu, self.rss = usage.ru_utime + usage.ru_stime, usage.ru_maxrss
+                if self.reason != "timeout":
+                    if os.WIFSIGNALED(status):
+                        self.code, self.reason = 128 + os.WTERMSIG(status), "signal"
+                    else:
+                        self.code, self.reason = os.WEXITSTATUS(status), "exit"
+
+    def read_done(self):
+        """The child says that it is about to exit; its teardown need not be
+        waited for."""
+        try:
+            message = os.read(self.child.done, 64)
+        except BlockingIOError:
+            return
+        if len(message) == 17 and not self.ended:
+            self.ended = True
+            code, self.cpu, self.rss = struct.unpack("!Bdq", message)
+            if self.reason != "timeout":
+                self.code, self.reason = code, "exit"
+
+    def forward(self, fd, kind):
+        """Passes on what the program wrote, up to its limit; False at its end."""
+        try:
+            chunk = os.read(fd, 65536)
+        except BlockingIOError:
+            return True
+        if not chunk:
+            return False
+        if len(chunk) > self.left[kind]:
+            self.truncated[kind] = True
+            chunk = chunk[:self.left[kind]]
+        if chunk:
+            self.left[kind] -= len(chunk)
+            self.stream.put(kind, chunk)
+        return True
+
+    def drain(self):
+        """Takes what the program wrote before its end and is still in pipes."""
+        for fd, kind in ((self.child.out, STDOUT), (self.child.err, STDERR)):
+            for _ in range(256):
+                try:
+                    chunk = os.read(fd, 65536)
+                except BlockingIOError:
+                    break
+                if not chunk:
+                    break
+                if len(chunk) > self.left[kind]:
+                    self.truncated[kind] = True
+                    chunk = chunk[:self.left[kind]]
+                if chunk:
+                    self.left[kind] -= len(chunk)
+                    self.stream.put(kind, chunk)
+
+
+if IN_RUNNER:
+    agent = Agent()
+    try:
+        agent.main()
+    except Program as run:
+        program, namespace = run.args
+    finish = agent.exit.finish
+    del agent
