@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Starts the service with the settings of each profile of a case file and replays
+# the profile's cases against it.
+#
+#   replay-cases.sh [--cases DIR] [--profile NAME]... [OPTION]...
+#
+# DIR holds cases.jsonl and replay.py (default: $AIVORY_CASES, else
+# ../shared/cases beside this repository). Without --profile: all of them.
+# Every OPTION goes to replay.py: --only GROUP, --id REGEX, --slow, -v, ...
+# AIVORY_SERVICE names a binary to start instead of building this tree's.
+set -euo pipefail
+invoked_from=$PWD
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/lib.sh
+
+cases=${AIVORY_CASES:-../shared/cases} profiles=() options=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --cases) [ $# -ge 2 ] || die '--cases wants a directory'; cases=$2; shift 2 ;;
+        --profile) [ $# -ge 2 ] || die '--profile wants a name'; profiles+=("$2"); shift 2 ;;
+        -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+        *) options+=("$1"); shift ;;
+    esac
+done
+[ -e "$cases/cases.jsonl" ] || cases=$invoked_from/$cases
+[ -e "$cases/cases.jsonl" ] || die "no cases.jsonl in $cases"
+[ ${#profiles[@]} -gt 0 ] || profiles=(default tiny nodocker)
+
+go_toolchain
+packages python3
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die 'the replay needs Python 3.11 or later'
+if [ -z "${AIVORY_SERVICE:-}" ]; then make --no-print-directory build; fi
+service=${AIVORY_SERVICE:-bin/aivory-sandbox}
+scripts/docker.sh
+images/runner/build.sh >&2
+
+work=$(mktemp -d)
+instance=replay-$$-$RANDOM
+pid=''
+stop() {
+    if [ -n "$pid" ]; then
+        kill "$pid" 2>/dev/null || true
+        wait "$pid" || true
+        pid=''
+    fi
+    docker ps -aq --filter "label=aivory.instance=$instance" | xargs -r docker rm -f >/dev/null
+}
+trap 'stop; rm -rf "$work"' EXIT
+
+# settings PROFILE: NAME=value lines, from the first line of the case file.
+settings() {
+    python3 - "$cases/cases.jsonl" "$1" "$key" "$work/archives" <<'PY'
+import json, re, sys
+path, profile, key, directory = sys.argv[1:]
+text = json.loads(open(path, encoding="utf-8").readline())["meta"]["profiles"][profile]
+for word in text.split():
+    if re.match(r"[A-Z][A-Z0-9_]*=", word):
+        print(word.replace("<KEY>", key).replace("<dir>", directory))
+PY
+}
+
+passed=0 failed=0
+for profile in "${profiles[@]}"; do
+    key=$(head -c 16 /dev/urandom | od -An -v -tx1 | tr -d ' \n')
+    port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    mapfile -t env < <(settings "$profile")
+    rm -rf "$work/state" "$work/archives"
+    log=$work/$profile.log
+    say "profile $profile: starting the service"
+    env SANDBOX_API_KEY="$key" SANDBOX_LISTEN="127.0.0.1:$port" SANDBOX_INSTANCE="$instance" \
+        SANDBOX_STATE_DIR="$work/state" "${env[@]}" "$service" serve >"$log" 2>&1 &
+    pid=$!
+    until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+        kill -0 "$pid" 2>/dev/null || { cat "$log" >&2; die "the service does not start with the settings of profile $profile"; }
+        sleep 0.2
+    done
+    python3 "$cases/replay.py" "http://127.0.0.1:$port" "$key" --cases "$cases/cases.jsonl" --profile "$profile" "${options[@]}" |
+        tee "$work/out" || true
+    summary=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$work/out" | tail -n 1)
+    [ -n "$summary" ] || { tail -n 20 "$log" >&2; die "the replay of profile $profile did not come to its end"; }
+    read -r p _ f _ <<<"$summary"
+    passed=$((passed + p)) failed=$((failed + f))
+    if ! kill -0 "$pid" 2>/dev/null; then
+        tail -n 40 "$log" >&2
+        die "the service died during profile $profile"
+    fi
+    if [ "$f" -gt 0 ]; then
+        cp "$log" "${TMPDIR:-/tmp}/aivory-replay-$profile.log"
+        say "the service's log: ${TMPDIR:-/tmp}/aivory-replay-$profile.log"
+    fi
+    stop
+done
+# Not replay.py's own line: that one counts a single profile.
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
