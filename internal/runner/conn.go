@@ -265,6 +265,16 @@ func (c *conn) answer(v any) error {
 // close ends the stream. It may be called more than once and at any time.
 func (c *conn) close() { _ = c.stream.Close() }
 
+// epitaph describes how a stream was lost, for the log.
+func (c *conn) epitaph(err error) error {
+	select {
+	case <-c.stalled:
+		return fmt.Errorf("%w: it said nothing for too long%s", ErrLost, said(c.stream))
+	default:
+		return fmt.Errorf("%w%s", err, said(c.stream))
+	}
+}
+
 // lost marks a failure of the stream itself.
 func lost(err error) error {
 	if err == nil || errors.Is(err, ErrProtocol) {

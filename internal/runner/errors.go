@@ -10,6 +10,8 @@ var (
 	// ErrLost means that the agent is gone: its stream ended, or it said
 	// nothing for too long. Dialling again starts a new one.
 	ErrLost = errors.New("runner agent lost")
+	// ErrBadArchive means that an archive could not be read to its end.
+	ErrBadArchive = errors.New("workspace archive is broken")
 	// ErrTooLarge means that a packed workspace exceeds its limit.
 	ErrTooLarge = errors.New("workspace archive too large")
 )

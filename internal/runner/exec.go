@@ -61,7 +61,7 @@ var errUnheard = errors.New("request not taken")
 // afterLoss answers for a run that took its agent with it. What had come up the
 // stream stands. The runner must still be there, and a new agent in it.
 func (r *Runner) afterLoss(ctx context.Context, x *Execution, err error) (*Execution, error) {
-	r.opts.Logf("runner %s lost its agent during a run: %v", r.id, err)
+	r.opts.Logf("runner %s lost its agent during a run: %v", r.id, r.conn.epitaph(err))
 	before := r.oomKills
 	r.drop()
 	if err := r.Open(ctx); err != nil {

@@ -63,8 +63,7 @@ func (c *conn) sendBody(body io.Reader, size int64) error {
 		if _, err := io.ReadFull(body, buf[frameHeaderSize:frameHeaderSize+n]); err != nil {
 			return fmt.Errorf("cannot read body: %w", err)
 		}
-		appendFrame(buf[:0], frameData, nil)
-		buf[1], buf[2], buf[3], buf[4] = byte(n>>24), byte(n>>16), byte(n>>8), byte(n)
+		putHeader(buf, frameData, int(n))
 		c.feed(fileTimeout)
 		if _, err := c.stream.Write(buf[:frameHeaderSize+n]); err != nil {
 			return lost(err)

@@ -42,6 +42,12 @@ func appendFrame(b []byte, t frameType, payload []byte) []byte {
 	return append(b, payload...)
 }
 
+// putHeader writes a frame's header at the start of b.
+func putHeader(b []byte, t frameType, length int) {
+	b[0] = byte(t)
+	binary.BigEndian.PutUint32(b[1:frameHeaderSize], uint32(length))
+}
+
 // readHeader reads the next frame's header and checks its length against what
 // its type may have. The payload is the next length bytes of r. io.EOF is
 // returned only where the stream ends between two frames.

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"fmt"
 	"path"
 	"strings"
 
@@ -60,6 +61,8 @@ func (r refusal) err() error {
 		return fault.Wrap(fault.Invalid, DetailNotAFile, r)
 	case "notfound":
 		return fault.Wrap(fault.NotFound, DetailFileNotFound, r)
+	case "archive":
+		return fmt.Errorf("%w: %w", ErrBadArchive, r)
 	case "nospace":
 		return fault.Wrap(fault.Internal, DetailNoSpace, r)
 	}

@@ -141,6 +141,7 @@ func (r *Runner) ask(ctx context.Context, req request, send func(*conn) error, v
 		r.drop()
 		return nil, context.Cause(ctx)
 	case err != nil && !isRefusal(err):
+		err = c.epitaph(err)
 		r.drop()
 		return nil, err
 	case err != nil:

@@ -73,8 +73,10 @@ import site
 import stat
 import struct
 import sys
+import tarfile
 import time
 import types
+import zlib
 
 WORKSPACE, OUTPUTS, HOME = "/workspace", "/workspace/outputs", "/home/sandbox"
 INPUTS = ("uploads", "skills")
@@ -86,6 +88,9 @@ MAX_FRAME = 256 << 10
 BEAT_SECONDS, FLUSH_SECONDS, GRACE_SECONDS = 1.0, 0.005, 2.0
 MAX_SCAN = 200000  # entries below outputs that are looked at
 MAX_LISTING = 1000000  # bytes of a listing
+MAX_MEMBERS = 500000  # of an archive that is unpacked
+MAX_TAR_HEADER = 1 << 20  # bytes of an extended header; a name is far shorter
+MAX_EXTENTS = 8192  # of a sparse file; one with more is carried as a dense one
 
 libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
@@ -505,6 +510,343 @@ class OOMCounter:
         return 0
 
 
+# ----------------------------------------------------------------- archives
+
+
+class Tally:
+    """What was carried, and what was not and why."""
+
+    def __init__(self):
+        self.files = self.dirs = self.bytes = self.left = 0
+        self.examples = []
+
+    def leave(self, name, why):
+        self.left += 1
+        if len(self.examples) < 8:
+            self.examples.append("%s: %s" % (text(name)[:200], why))
+
+    def report(self):
+        return {"files": self.files, "dirs": self.dirs, "bytes": self.bytes,
+                "left": self.left, "examples": self.examples}
+
+
+class GzipWriter:
+    """Sends what is written to it, compressed, in DATA frames."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        self.gzip = zlib.compressobj(1, zlib.DEFLATED, 31)
+        self.beat = time.monotonic() + BEAT_SECONDS
+
+    def write(self, data):
+        self.send(self.gzip.compress(data))
+        return len(data)
+
+    def send(self, out):
+        for at in range(0, len(out), MAX_FRAME):
+            self.stream.put(DATA, out[at:at + MAX_FRAME])
+        if time.monotonic() > self.beat:  # zeros make no output
+            self.stream.put(BEAT)
+            self.stream.flush()
+            self.beat = time.monotonic() + BEAT_SECONDS
+
+    def close(self):
+        self.send(self.gzip.flush())
+
+
+class Extents(io.RawIOBase):
+    """The parts of a sparse file that hold data, after the map of them."""
+
+    def __init__(self, fd, extents):
+        numbers = [len(extents)] + [n for extent in extents for n in extent]
+        head = "".join("%d\n" % n for n in numbers).encode()
+        self.head = head + bytes(-len(head) % 512)
+        self.fd, self.extents = fd, [list(extent) for extent in extents]
+        self.size = len(self.head) + sum(length for _, length in extents)
+
+    def readable(self):
+        return True
+
+    def read(self, size=-1):
+        out = self.head[:size]
+        self.head = self.head[len(out):]
+        while len(out) < size and self.extents:
+            at, length = self.extents[0]
+            chunk = os.pread(self.fd, min(size - len(out), length), at)
+            if not chunk:
+                break
+            out += chunk
+            self.extents[0][0] += len(chunk)
+            self.extents[0][1] -= len(chunk)
+            if self.extents[0][1] == 0:
+                self.extents.pop(0)
+        return out
+
+
+class Packer:
+    """Sends the workspace, but for its inputs, as a compressed tar."""
+
+    def __init__(self, stream):
+        self.out, self.tally = GzipWriter(stream), Tally()
+        self.tar = tarfile.open(mode="w|", fileobj=self.out, format=tarfile.PAX_FORMAT, bufsize=1 << 16)
+
+    def pack(self):
+        stack = ["."]
+        while stack:
+            name = stack.pop()
+            path = WORKSPACE if name == "." else WORKSPACE + name[1:]
+            try:
+                children = self.add(name, path)
+            except OSError as e:
+                self.tally.leave(name, e.strerror or str(e))
+                continue
+            stack.extend(name + "/" + child for child in sorted(children, reverse=True)
+                         if name != "." or child not in INPUTS and not child.startswith(TEMP))
+        self.tar.close()
+        self.out.close()
+
+    def add(self, name, path):
+        """Adds an entry; the names in it where it is a directory."""
+        status = os.lstat(path)
+        info = self.tar.gettarinfo(path, name)
+        if info is None:
+            self.tally.leave(name, "not a kind of file that an archive holds")
+            return ()
+        info.mtime, info.uname, info.gname = int(info.mtime), "", ""
+        if info.isdir():
+            children = self.children(path, status)
+            self.tar.addfile(info)
+            self.tally.dirs += 1
+            return children
+        if info.isreg():
+            fd = open_regular(path)
+            try:
+                self.add_file(info, fd, status)
+            finally:
+                os.close(fd)
+        else:
+            self.tar.addfile(info)
+        self.tally.files += 1
+        self.tar.members = []
+        return ()
+
+    def children(self, path, status):
+        try:
+            return os.listdir(path)
+        except PermissionError:
+            os.chmod(path, 0o700)
+            # It stays open to its owner: what is in it is still to be read.
+            return os.listdir(path)
+
+    def add_file(self, info, fd, status):
+        extents = self.extents(fd, status)
+        self.tally.bytes += info.size
+        if extents is None:
+            with open(fd, "rb", buffering=0, closefd=False) as f:
+                self.tar.addfile(info, f)
+            return
+        source = Extents(fd, extents)
+        info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0",
+                            "GNU.sparse.name": info.name, "GNU.sparse.realsize": str(info.size)}
+        info.name = "./GNUSparseFile.0/" + os.path.basename(info.name)[:60]
+        info.size = source.size
+        self.tar.addfile(info, source)
+
+    def extents(self, fd, status):
+        """The parts that hold data, or None where it has no holes worth it."""
+        if status.st_size < 1 << 20 or status.st_blocks * 512 > status.st_size // 2:
+            return None
+        found, at = [], 0
+        while at < status.st_size and len(found) <= MAX_EXTENTS:
+            try:
+                start = os.lseek(fd, at, os.SEEK_DATA)
+                at = os.lseek(fd, start, os.SEEK_HOLE)
+            except OSError:
+                break  # no data after this
+            found.append((start, at - start))
+        os.lseek(fd, 0, os.SEEK_SET)
+        found.append((status.st_size, 0))
+        return found if len(found) <= MAX_EXTENTS else None
+
+
+class GzipReader:
+    """Decompresses a body as it comes, over all of its gzip members."""
+
+    def __init__(self, body):
+        self.body, self.raw, self.out = body, b"", b""
+        self.gzip, self.started = zlib.decompressobj(31), False
+
+    def read(self, size):
+        parts, have = [], 0
+        while have < size:
+            if not self.out and not self.more():
+                break
+            chunk, self.out = self.out[:size - have], self.out[size - have:]
+            parts.append(chunk)
+            have += len(chunk)
+        return b"".join(parts)
+
+    def more(self):
+        while True:
+            if self.gzip.eof:
+                self.raw = self.gzip.unused_data.lstrip(b"\0")
+                while len(self.raw) < 2 and (chunk := next(self.body, None)) is not None:
+                    self.raw += chunk
+                if self.raw[:2] != b"\x1f\x8b":
+                    return False  # the end; what else follows is not gzip's
+                self.gzip = zlib.decompressobj(31)
+            if not self.raw:
+                self.raw = next(self.body, None)
+                if self.raw is None:
+                    raise EOFError("archive ends in the middle")
+            self.out = self.gzip.decompress(self.raw, 1 << 16)
+            self.raw = self.gzip.unconsumed_tail
+            if self.out:
+                return True
+
+
+class Member(tarfile.TarInfo):
+    """A member whose headers cost bounded memory."""
+
+    def _proc_member(self, tar):
+        if self.type in (tarfile.GNUTYPE_SPARSE,):
+            raise tarfile.ReadError("old sparse format")
+        if self.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
+                         tarfile.GNUTYPE_LONGLINK) and not 0 <= self.size <= MAX_TAR_HEADER:
+            raise tarfile.ReadError("extended header of %d bytes" % self.size)
+        return super()._proc_member(tar)
+
+
+class Unpacker:
+    """Unpacks an archive that anybody may have made into the workspace. No
+    member is written through a symlink or outside; modes come last, so that a
+    directory without permissions does not keep its own content out."""
+
+    def __init__(self, body):
+        self.tally, self.later = Tally(), {}
+        self.source = GzipReader(body)
+
+    def unpack(self):
+        tar = tarfile.open(mode="r|", fileobj=self.source, tarinfo=Member, bufsize=1 << 16, errorlevel=0)
+        count = 0
+        for member in tar:
+            count += 1
+            if count > MAX_MEMBERS:
+                raise tarfile.ReadError("more than %d members" % MAX_MEMBERS)
+            try:
+                self.place(tar, member)
+            except Refused as e:
+                self.tally.leave(member.name, e.detail)
+            except OSError as e:
+                if e.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self.tally.leave(member.name, e.strerror or str(e))
+            tar.members = []
+
+    def finish(self):
+        for path, (mode, mtime) in sorted(self.later.items(), reverse=True):
+            try:
+                os.chmod(path, mode)
+                os.utime(path, (mtime, mtime), follow_symlinks=False)
+            except OSError:
+                pass
+        if not os.path.lexists(OUTPUTS):
+            os.mkdir(OUTPUTS, 0o755)
+
+    def inside(self, name):
+        """A member's place, all of its parents real directories; None for the
+        workspace itself."""
+        if name.startswith("/") or "\0" in name:
+            raise Refused("", "absolute name")
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            raise Refused("", "leads outside")
+        if not parts:
+            return None
+        if parts[0] in INPUTS:
+            raise Refused("", "inputs are not restored")
+        path = WORKSPACE
+        for part in parts[:-1]:
+            path += "/" + part
+            try:
+                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                    raise Refused("", "its parent is not a directory")
+            except FileNotFoundError:
+                os.mkdir(path, 0o755)
+        return path + "/" + parts[-1]
+
+    def place(self, tar, member):
+        try:
+            path = self.inside(member.name)
+        except Refused as e:
+            if e.detail.startswith("inputs"):
+                return  # an older archive may hold them
+            raise
+        mode, mtime = stat.S_IMODE(member.mode) & 0o777, max(0, min(int(member.mtime), 1 << 40))
+        if member.isdir():
+            if path is None:
+                return
+            try:
+                os.mkdir(path, 0o700)
+            except FileExistsError:
+                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                    raise
+                os.chmod(path, 0o700)
+            self.later[path] = (mode, mtime)
+            self.tally.dirs += 1
+            return
+        if path is None:
+            raise Refused("", "takes the workspace's place")
+        target = None
+        if member.islnk():
+            target = self.inside(member.linkname)
+            if target is None or not stat.S_ISREG(os.lstat(target).st_mode):
+                raise Refused("", "links to what is not a file of the archive")
+            if target == path:
+                return
+        elif not (member.isreg() or member.issym() or member.isfifo()):
+            raise Refused("", "not a kind of file that is restored")
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        if target is not None:
+            os.link(target, path, follow_symlinks=False)
+        elif member.issym():
+            os.symlink(member.linkname, path)
+            os.utime(path, (mtime, mtime), follow_symlinks=False)
+        elif member.isfifo():
+            os.mkfifo(path, mode)
+        else:
+            self.write(tar, member, path)
+            os.chmod(path, mode)
+            os.utime(path, (mtime, mtime))
+        self.tally.files += 1
+
+    def write(self, tar, member, path):
+        """Writes a regular file; what is zero in blocks becomes a hole."""
+        source, done = tar.fileobj, False
+        source.seek(member.offset_data)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            for start, length in member.sparse or ((0, member.size),):
+                at, end = start, start + length
+                while at < end:
+                    chunk = source.read(min(1 << 16, end - at))
+                    if not chunk:
+                        raise EOFError("archive ends within a file")
+                    if chunk.count(0) != len(chunk):
+                        os.pwrite(fd, chunk, at)
+                    at += len(chunk)
+            os.ftruncate(fd, member.size)
+            self.tally.bytes += member.size
+            done = True
+        finally:
+            os.close(fd)
+            if not done:
+                os.unlink(path)
+
+
 # ------------------------------------------------------------------ the agent
 
 
@@ -803,9 +1145,38 @@ class Agent:
         self.stream.put(END)
 
     def do_reset(self, request):
+        self.reset_inputs()
+        self.stream.put_json(RESULT, {})
+
+    def reset_inputs(self):
         for name in INPUTS:
             reset_directory(WORKSPACE + "/" + name)
-        self.stream.put_json(RESULT, {})
+
+    # -- the workspace as an archive
+
+    def do_pack(self, request):
+        packer = Packer(self.stream)
+        packer.pack()
+        self.stream.put_json(RESULT, packer.tally.report())
+
+    def do_unpack(self, request):
+        self.snapshot = None
+        body, problem = self.stream.body(), None
+        unpacker = Unpacker(body)
+        try:
+            unpacker.unpack()
+        except OSError as e:
+            problem = e
+        except Exception as e:  # whatever the library makes of hostile bytes
+            problem = Refused("archive", "%s: %s" % (type(e).__name__, str(e)[:300]))
+        finally:
+            unpacker.finish()
+            self.reset_inputs()
+        for _ in body:
+            pass
+        if problem is not None:
+            raise problem
+        self.stream.put_json(RESULT, unpacker.tally.report())
 
 
 class Run:
