@@ -1,0 +1,241 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/fault"
+	"github.com/hjxwz123/aivory-sandbox/internal/runner"
+)
+
+// Runner is what a session needs of its runner. *runner.Runner is one; see
+// there for the meaning of each method. The session orders the calls.
+type Runner interface {
+	Open(ctx context.Context) error
+	Exec(ctx context.Context, req runner.ExecRequest) (*runner.Execution, error)
+	Write(ctx context.Context, path string, body io.Reader, size int64) error
+	Read(ctx context.Context, path string) (body io.ReadCloser, size int64, err error)
+	List(ctx context.Context, limit, depth int) ([]runner.FileInfo, error)
+	ResetInputs(ctx context.Context) error
+	Pack(ctx context.Context, w io.Writer, maxBytes int64) (runner.PackStats, error)
+	Unpack(ctx context.Context, body io.Reader) (runner.PackStats, error)
+	Close() error
+}
+
+// Config is what an operator decides about sessions.
+type Config struct {
+	// MaxSessions, MaxExecs and MaxCreates bound runners, concurrent runs and
+	// concurrent creations. Zero or less lifts that limit.
+	MaxSessions, MaxExecs, MaxCreates int
+	// QueueTimeout is the longest wait for a session's lock, and again for a slot.
+	QueueTimeout time.Duration
+	// IdleTTL is the idle time after which a session is reaped where its creator
+	// names none. IdleTTLCap bounds it and what a creator may name.
+	IdleTTL, IdleTTLCap time.Duration
+	// SweepInterval is the longest that an expired session waits to be reaped.
+	SweepInterval time.Duration
+	// MaxOutputBytes bounds each of a run's stdout and stderr.
+	MaxOutputBytes int
+	// Artifacts bound what a run gives back.
+	Artifacts runner.ArtifactLimits
+	// Limits bound each runner.
+	Limits runner.Limits
+}
+
+// Deps are what a Manager works with. All are needed.
+type Deps struct {
+	Driver runner.Driver
+	// NewRunner returns the portable runner for a handle of Driver. It does not
+	// dial.
+	NewRunner func(handle string) Runner
+	Log       *slog.Logger
+}
+
+// Manager keeps sessions. Its methods are safe for concurrent use. Errors that
+// a client may read carry a fault.Kind and one of the Detail sentences.
+type Manager struct {
+	cfg  Config
+	deps Deps
+	log  *slog.Logger
+
+	places  places
+	creates *gate
+	execs   *gate
+
+	// stopping is closed when nothing new shall begin and nobody wait any longer.
+	stopping chan struct{}
+	// hard ends when even work in hand must end.
+	hard    context.Context
+	endHard context.CancelCauseFunc
+	// wake tells the reaper that a session may expire earlier than it thinks.
+	wake chan struct{}
+	// work counts calls and goroutines. It grows under mu while closing is false,
+	// or from work that is itself counted.
+	work sync.WaitGroup
+
+	mu       sync.Mutex
+	closing  bool
+	sessions map[string]*session // those being made and removed included
+	// made holds the ids that were drawn since New until the runners of an earlier
+	// process are adopted, and is nil from then on.
+	made map[string]struct{}
+	// strays tells that a failed creation may have left a dead runner behind.
+	strays bool
+}
+
+// New returns a Manager that knows no session yet. Start adopts what an earlier
+// process left; Shutdown must be called in the end.
+func New(cfg Config, deps Deps) *Manager {
+	cfg.SweepInterval = max(cfg.SweepInterval, time.Second)
+	m := &Manager{
+		cfg:      cfg,
+		deps:     deps,
+		log:      deps.Log,
+		stopping: make(chan struct{}),
+		wake:     make(chan struct{}, 1),
+		sessions: make(map[string]*session),
+		made:     make(map[string]struct{}),
+	}
+	m.hard, m.endHard = context.WithCancelCause(context.Background())
+	m.places = places{stop: m.stopping, max: cfg.MaxSessions}
+	m.creates = newGate(cfg.MaxCreates, m.stopping)
+	m.execs = newGate(cfg.MaxExecs, m.stopping)
+	return m
+}
+
+// Start adopts runners of an earlier process and starts reaping. Where the
+// engine cannot be reached, adoption is tried again in the background and the
+// service serves meanwhile. ctx bounds the first try alone.
+func (m *Manager) Start(ctx context.Context) error {
+	if err := m.begin(); err != nil {
+		return err
+	}
+	defer m.end()
+	err := m.adopt(ctx)
+	if err != nil {
+		m.log.Warn("cannot look for runners of an earlier process yet; trying again in the background", "err", err)
+	}
+	m.work.Go(func() { m.tidy(err == nil) })
+	m.work.Go(m.reap)
+	return nil
+}
+
+// Shutdown refuses new calls, ends waiting ones, lets work in hand finish until
+// ctx ends, and then ends it. Runners are left alive for the next process. It
+// returns an error where work did not end even then.
+func (m *Manager) Shutdown(ctx context.Context) error {
+	m.mu.Lock()
+	if !m.closing {
+		m.closing = true
+		close(m.stopping)
+	}
+	m.mu.Unlock()
+
+	done := make(chan struct{})
+	go func() {
+		m.work.Wait()
+		close(done)
+	}()
+	var err error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		m.endHard(fault.New(fault.Unavailable, detailStopping))
+		timer := time.NewTimer(hardStopGrace)
+		defer timer.Stop()
+		select {
+		case <-done:
+		case <-timer.C:
+			err = errors.New("cannot end all work in hand")
+		}
+	}
+	m.endHard(fault.New(fault.Unavailable, detailStopping))
+	m.closeStreams()
+	return err
+}
+
+// closeStreams closes the streams to all runners that are not in use.
+func (m *Manager) closeStreams() {
+	var idle []*session
+	m.mu.Lock()
+	for _, s := range m.sessions {
+		if s.runner != nil && s.lock.tryAcquire() {
+			idle = append(idle, s)
+		}
+	}
+	m.mu.Unlock()
+	for _, s := range idle {
+		m.closeStream(s)
+		s.lock.release()
+	}
+}
+
+func (m *Manager) closeStream(s *session) {
+	if err := s.runner.Close(); err != nil {
+		m.log.Debug("cannot close the stream to a runner", "session", s.id, "err", err)
+	}
+}
+
+const (
+	// hardStopGrace is how long cancelled work may take to notice.
+	hardStopGrace  = 5 * time.Second
+	detailStopping = "service is shutting down"
+)
+
+// Health asks the engine how it is.
+func (m *Manager) Health(ctx context.Context) Health {
+	info, err := m.deps.Driver.Info(ctx)
+	if err != nil {
+		m.log.Warn("engine cannot be reached", "err", err)
+		info.Version = ""
+	}
+	return Health{
+		OK:         err == nil,
+		Version:    info.Version,
+		Image:      info.Image,
+		ImageReady: info.ImageReady,
+		Driver:     info.Driver,
+		Runtime:    info.Runtime,
+	}
+}
+
+// begin counts a piece of work; end must follow. It fails during a shutdown.
+func (m *Manager) begin() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closing {
+		return fault.New(fault.Unavailable, detailStopping)
+	}
+	m.work.Add(1)
+	return nil
+}
+
+func (m *Manager) end() { m.work.Done() }
+
+// bind returns ctx, ended as well when a shutdown runs out of patience.
+func (m *Manager) bind(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(m.hard, func() { cancel(context.Cause(m.hard)) })
+	return ctx, func() {
+		unhook()
+		cancel(context.Canceled)
+	}
+}
+
+// queueFault turns the end of a wait into what a client reads.
+func queueFault(err error, busy string) error {
+	switch {
+	case errors.Is(err, errQueueTimeout), errors.Is(err, errNoPlace):
+		return fault.Wrap(fault.Busy, busy, err)
+	case errors.Is(err, errAborted):
+		return fault.New(fault.NotFound, DetailNotFound)
+	case errors.Is(err, errStopping):
+		return fault.New(fault.Unavailable, detailStopping)
+	}
+	return fmt.Errorf("waiting in a queue: %w", err)
+}

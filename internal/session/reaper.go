@@ -1,0 +1,61 @@
+package session
+
+import "time"
+
+// reap ends sessions that nobody has used for their idle time. It wakes at the
+// earliest expiry, and at least once in each sweep interval.
+func (m *Manager) reap() {
+	for {
+		next := m.sweep(time.Now())
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-timer.C:
+		case <-m.wake:
+		case <-m.stopping:
+			timer.Stop()
+			return
+		}
+		timer.Stop()
+	}
+}
+
+// wakeReaper makes the reaper look again for the earliest expiry.
+func (m *Manager) wakeReaper() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// sweep terminates what has expired and returns when to look again.
+func (m *Manager) sweep(now time.Time) time.Time {
+	next := now.Add(m.cfg.SweepInterval)
+	var expired []*session
+	m.mu.Lock()
+	for _, s := range m.sessions {
+		if s.state != ready {
+			continue
+		}
+		expiry := s.lastUse.Add(s.ttl)
+		if !expiry.After(now) {
+			if s.lock.tryAcquire() {
+				m.dieLocked(s)
+				expired = append(expired, s)
+				continue
+			}
+			expiry = now.Add(s.ttl) // in use: its idle time has not begun
+		}
+		if expiry.Before(next) {
+			next = expiry
+		}
+	}
+	m.mu.Unlock()
+	for _, s := range expired {
+		m.log.Info("session expired", "session", s.id, "idle_ttl", s.ttl)
+		m.work.Go(func() {
+			m.terminate(s)
+			m.remove(s)
+		})
+	}
+	return next
+}
