@@ -233,12 +233,10 @@ def fork_child(agent):
 
 def become_program(agent, go, done, out, err):
     """Makes of this forked child what `python cell.py` shows, waits, goes."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    for fd in (null, out, err):
-        os.close(fd)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
     signal.set_wakeup_fd(-1)
     for number, handler in agent.handlers.items():
         signal.signal(number, handler)
@@ -250,6 +248,11 @@ def become_program(agent, go, done, out, err):
         pass
     os.environ.clear()
     os.environ.update(agent.environ)
+    rehearse()
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.close(out)
+    os.close(err)
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
@@ -288,6 +291,30 @@ def become_program(agent, go, done, out, err):
     raise Program(program, main.__dict__)
 
 
+REHEARSAL = """
+import sys
+def f(x): return [str(x), {}, (1.5,)]
+class C: pass
+try: raise ValueError(f(C()))
+except ValueError as e: print(2 + 2, e, len(sys.argv))
+if "pandas" in sys.modules:
+    import pandas as pd
+    pd.DataFrame({"a": [1, 2]}).sum().a
+"""
+
+
+def rehearse():
+    """Does, into nowhere, what every run does. A forked process pays for each
+    page that it is first to write; here nobody waits for that."""
+    try:
+        exec(compile(REHEARSAL.encode(), "rehearsal", "exec", dont_inherit=True), {"__name__": "rehearsal"})
+        practice = Exit(-1)
+        struct.pack("!Bdq", 0, practice.cpu(), practice.rss)
+        practice.flush_forgotten()
+    except Exception:
+        pass  # the program will see for itself
+
+
 def write_cell(name, code):
     """Stores the source; where /tmp is full, elsewhere."""
     for directory in ("/tmp", "/dev/shm", HOME):
@@ -321,6 +348,13 @@ class Exit:
 
     def __init__(self, done):
         self.done, self.pid = done, os.getpid()
+        self.before = self.cpu()
+
+    def cpu(self):
+        """Seconds of CPU that this process and its ended children have used."""
+        used, below = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.rss = max(used.ru_maxrss, below.ru_maxrss)
+        return used.ru_utime + used.ru_stime + below.ru_utime + below.ru_stime
 
     def finish(self, exception):
         code = 0
@@ -345,10 +379,9 @@ class Exit:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         if os.getpid() == self.pid:  # not so in a fork of the program's own
-            used, below = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-            cpu = used.ru_utime + used.ru_stime + below.ru_utime + below.ru_stime
+            cpu = self.cpu() - self.before
             try:
-                os.write(self.done, struct.pack("!Bdq", code, cpu, max(used.ru_maxrss, below.ru_maxrss)))
+                os.write(self.done, struct.pack("!Bdq", code, cpu, self.rss))
             except OSError:
                 pass
         os._exit(code)
@@ -395,15 +428,18 @@ class Exit:
                         if name != "__builtins__" and private == first:
                             names[name] = None
                 del names
-                gc.collect()
-            for thing in gc.get_objects():
-                if type(thing) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
-                    try:
-                        thing.flush()
-                    except Exception:
-                        pass
+            self.flush_forgotten()
         except BaseException:
             pass
+
+    def flush_forgotten(self):
+        gc.collect()
+        for thing in gc.get_objects():
+            if type(thing) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+                try:
+                    thing.flush()
+                except Exception:
+                    pass
 
 
 # -------------------------------------------------------------- file helpers
