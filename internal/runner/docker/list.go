@@ -1,0 +1,89 @@
+package docker
+
+import (
+	"context"
+	"net/http"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/runner"
+)
+
+// Labels and names of runners. The first three labels and the name are the
+// older service's too.
+const (
+	labelSandbox   = "aivory.sandbox"
+	labelSession   = "aivory.session_id"
+	labelCreated   = "aivory.created_at"
+	labelInstance  = "aivory.instance"
+	namePrefix     = "aivory-sbx-"
+	sandboxMarking = "1"
+)
+
+var sessionPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
+
+// List implements runner.Driver.
+func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
+	found, err := call(ctx, d.engine, "list containers", func(ctx context.Context, c *client.Client) (client.ContainerListResult, error) {
+		return c.ContainerList(ctx, client.ContainerListOptions{
+			All:     true,
+			Filters: make(client.Filters).Add("label", labelSandbox+"="+sandboxMarking),
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	var list []runner.Instance
+	for _, c := range found.Items {
+		instance, labelled := c.Labels[labelInstance]
+		if labelled && instance != d.cfg.Instance || c.Labels[labelSandbox] != sandboxMarking {
+			continue
+		}
+		inst := runner.Instance{
+			ID:        c.ID,
+			CreatedAt: time.Unix(c.Created, 0),
+			// A paused container holds its files; somebody means to wake it.
+			Running: c.State == container.StateRunning || c.State == container.StatePaused,
+			Legacy:  !labelled,
+		}
+		if id := c.Labels[labelSession]; sessionPattern.MatchString(id) {
+			inst.SessionID = id
+		}
+		if sec, err := strconv.ParseInt(c.Labels[labelCreated], 10, 64); err == nil {
+			inst.CreatedAt = time.Unix(sec, 0)
+		}
+		list = append(list, inst)
+	}
+	return list, nil
+}
+
+// Destroy implements runner.Driver. It returns when the container is gone. Where
+// somebody else is removing it, it waits for that, as long as one control call
+// may take.
+func (d *Driver) Destroy(ctx context.Context, id string) error {
+	if !handlePattern.MatchString(id) {
+		return nil // the engine has no container of that name
+	}
+	deadline := time.Now().Add(d.cfg.CallTimeout)
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		err := do(ctx, d.engine, "remove container "+id, func(ctx context.Context, c *client.Client) error {
+			_, err := c.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+			return err
+		})
+		if err == nil || noSuchContainer(err) {
+			return nil
+		}
+		if !said(err, http.StatusConflict, "already in progress") || time.Until(deadline) <= pause {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+}

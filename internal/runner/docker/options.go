@@ -1,0 +1,130 @@
+package docker
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/runner"
+)
+
+// writable are the directories that a program may write to. The workspace's
+// size is a limit of its own.
+var writable = []struct {
+	path string
+	mode int64
+}{
+	{"/tmp", 0o1777},
+	{"/home/sandbox", 0o755},
+	{workspace, 0o755},
+}
+
+const workspace = "/workspace"
+
+// environment is every runner's, whatever its image sets.
+var environment = []string{
+	"HOME=/home/sandbox",
+	"LANG=C.UTF-8",
+	"MPLBACKEND=Agg",
+	"MPLCONFIGDIR=/home/sandbox/.config/matplotlib",
+	"PYTHONDONTWRITEBYTECODE=1",
+	"PYTHONUNBUFFERED=1",
+}
+
+// containerOptions is the security posture: all that is asked of the engine for
+// one runner.
+func (d *Driver) containerOptions(spec runner.Spec, img *image, withQuota bool) client.ContainerCreateOptions {
+	l := spec.Limits
+	oomKillDisable, init := false, false
+	host := &container.HostConfig{
+		NetworkMode: "none",
+		CapDrop:     []string{"ALL"},
+		SecurityOpt: []string{"no-new-privileges", "seccomp=" + d.seccomp},
+		// What the runner prints is nobody's, least of all the host disk's.
+		LogConfig:    container.LogConfig{Type: "none"},
+		IpcMode:      container.IPCModePrivate,
+		CgroupnsMode: container.CgroupnsModePrivate,
+		// Process 1 must be the shell of runner.InitCommand itself.
+		Init:           &init,
+		Runtime:        d.cfg.Runtime,
+		ReadonlyRootfs: l.ReadOnlyRootfs,
+		Tmpfs:          tmpfs(l, img),
+		Resources: container.Resources{
+			Memory:         l.MemoryBytes,
+			MemorySwap:     l.MemoryBytes,
+			OomKillDisable: &oomKillDisable,
+			NanoCPUs:       l.NanoCPUs,
+			Ulimits:        ulimits(l),
+		},
+	}
+	if l.PidsLimit != 0 {
+		host.PidsLimit = &l.PidsLimit
+	}
+	if withQuota {
+		host.StorageOpt = map[string]string{"size": l.DiskSize}
+	}
+	return client.ContainerCreateOptions{
+		Name: namePrefix + spec.SessionID,
+		Config: &container.Config{
+			Image: d.cfg.Image,
+			User:  fmt.Sprintf("%d:%d", runner.InitUID, runner.InitGID),
+			// As the entrypoint, it leaves nothing of the image's own to be added.
+			Entrypoint:      runner.InitCommand,
+			Cmd:             []string{},
+			Env:             environment,
+			WorkingDir:      "/",
+			Healthcheck:     &container.HealthConfig{Test: []string{"NONE"}},
+			NetworkDisabled: img.ownHosts,
+			Labels: map[string]string{
+				labelSandbox:  sandboxMarking,
+				labelSession:  spec.SessionID,
+				labelCreated:  strconv.FormatInt(spec.CreatedAt.Unix(), 10),
+				labelInstance: d.cfg.Instance,
+			},
+		},
+		HostConfig: host,
+	}
+}
+
+// tmpfs returns the mounts of a runner whose root is read-only. Volumes that
+// the image declares would be writable without a bound on the host's disk; they
+// become tmpfs as well.
+//
+// The owner is given because runc 1.1.5 keeps the mode of a directory that is
+// there already and ignores mode=. The engine's own default is noexec, but
+// programs build and run things.
+func tmpfs(l runner.Limits, img *image) map[string]string {
+	if !l.ReadOnlyRootfs {
+		return nil
+	}
+	mounts := map[string]string{}
+	add := func(path string, mode, size int64) {
+		mounts[path] = fmt.Sprintf("rw,exec,nosuid,nodev,size=%d,uid=%d,gid=%d,mode=%o",
+			size, runner.ProgramUID, runner.ProgramGID, mode)
+	}
+	for _, v := range img.volumes {
+		if v != "/" {
+			add(v, 0o755, l.TmpfsBytes)
+		}
+	}
+	for _, dir := range writable {
+		size := l.TmpfsBytes
+		if dir.path == workspace {
+			size = l.WorkspaceBytes
+		}
+		add(dir.path, dir.mode, size)
+	}
+	return mounts
+}
+
+// ulimits bounds open files and rules out core files, which would fill the
+// workspace, or the host's disk where its kernel hands them to a program.
+func ulimits(l runner.Limits) []*container.Ulimit {
+	limits := []*container.Ulimit{{Name: "core"}}
+	if l.NofileHard != 0 {
+		limits = append(limits, &container.Ulimit{Name: "nofile", Soft: l.NofileSoft, Hard: l.NofileHard})
+	}
+	return limits
+}
