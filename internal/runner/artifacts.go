@@ -12,7 +12,7 @@ import (
 type artifacts struct {
 	runner  *Runner
 	conn    *conn
-	timeout time.Duration
+	timeout time.Duration // for each file, on top of a second per MiB
 	files   []Artifact
 	body    *body
 	failed  error
@@ -29,7 +29,8 @@ func (a *artifacts) next() (io.Reader, error) {
 	if len(a.files) == 0 {
 		return nil, io.EOF
 	}
-	a.body = &body{conn: a.conn, left: a.files[0].Size, timeout: a.timeout}
+	size := a.files[0].Size
+	a.body = &body{conn: a.conn, left: size, patience: a.timeout + time.Duration(min(size>>20, 1<<20))*time.Second}
 	a.files = a.files[1:]
 	return a.body, nil
 }
@@ -49,7 +50,8 @@ func (a *artifacts) skip() error {
 // close takes the rest off the stream, so that the agent can go on. Where that
 // takes longer than it takes to start a new agent, the old one is given up.
 func (a *artifacts) close() error {
-	a.conn.watch(5 * time.Second)
+	limit := time.AfterFunc(5*time.Second, a.conn.stall)
+	defer limit.Stop()
 	defer a.conn.unwatch()
 	for {
 		if _, err := a.next(); errors.Is(err, io.EOF) {
@@ -78,28 +80,32 @@ func (c *conn) end() error {
 
 // body reads exactly left bytes from DATA frames.
 type body struct {
-	conn    *conn
-	left    int64 // of the body
-	frame   int   // of the current frame
-	timeout time.Duration
+	conn  *conn
+	left  int64 // of the body
+	frame int   // of the current frame
+	// patience is what is left of the time to wait for bytes. A reader's own
+	// time does not count, so that a slow client costs the agent nothing.
+	patience time.Duration
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	if b.left == 0 {
 		return 0, io.EOF
 	}
-	b.conn.watch(b.timeout)
-	defer b.conn.unwatch()
-	for b.frame == 0 {
+	start := time.Now()
+	b.conn.watch(b.patience)
+	defer func() {
+		b.conn.unwatch()
+		b.patience -= time.Since(start)
+	}()
+	if b.frame == 0 {
 		t, n, err := b.conn.next()
 		if err != nil {
 			return 0, err
 		}
 		switch {
-		case t == frameBeat:
-			continue
-		case t != frameData:
-			return 0, fmt.Errorf("%w: data expected, not a frame of type %d", ErrProtocol, t)
+		case t != frameData || n == 0:
+			return 0, fmt.Errorf("%w: data expected, not a frame of type %d with %d bytes", ErrProtocol, t, n)
 		case int64(n) > b.left:
 			return 0, fmt.Errorf("%w: more data than announced", ErrProtocol)
 		}

@@ -35,6 +35,12 @@ const (
 	// it. It beats once a second; under the pids limit's worth of busy
 	// processes on one CPU it was still heard within two.
 	silence = 10 * time.Second
+	// waking is how long it may take to say the first thing: it may be in the
+	// middle of importing a module ahead of need, on a busy machine.
+	waking = 60 * time.Second
+	// patience is how long it may take over an answer or, for a run, over what
+	// the run's own limits do not cover, however often it beats.
+	patience = 2 * time.Minute
 	// readBuffer holds frames' headers and small payloads; larger payloads go
 	// past it.
 	readBuffer = 16 << 10
@@ -52,7 +58,7 @@ type conn struct {
 	wmu sync.Mutex // a cancel may come while a body is written
 
 	watchdog *time.Timer
-	stalled  chan struct{} // closed when the watchdog closed the stream
+	stalled  chan struct{} // closed when a clock closed the stream
 	once     sync.Once
 }
 
@@ -70,27 +76,31 @@ type request struct {
 	Op string `json:"op,omitempty"`
 
 	// greeting
-	Preload []string          `json:"preload,omitempty"`
+	Preload []string          `json:"preload"`
 	Threads int               `json:"threads,omitempty"`
 	Environ map[string]string `json:"environ,omitempty"`
 
 	// exec
-	Timeout        float64 `json:"timeout,omitempty"`
+	Timeout        float64 `json:"timeout"`
 	MaxOutput      int     `json:"max_output"`
 	MaxFiles       int     `json:"max_files"`
 	MaxFileBytes   int64   `json:"max_file_bytes"`
 	MaxTotalBytes  int64   `json:"max_total_bytes"`
-	CollectSeconds float64 `json:"collect_seconds,omitempty"`
+	CollectSeconds float64 `json:"collect_seconds"`
 
 	// files
 	Path  string `json:"path,omitempty"`
-	Limit int    `json:"limit,omitempty"`
-	Depth int    `json:"depth,omitempty"`
+	Limit int    `json:"limit"`
+	Depth int    `json:"depth"`
 }
 
-// dial starts an agent and waits for its greeting.
-func dial(ctx context.Context, d Driver, id string, opts Options) (*conn, hello, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, opts.DialTimeout, errors.New("agent did not start in time"))
+var errSlowStart = errors.New("agent did not start in time")
+
+// dial starts an agent and waits for its greeting. An agent that was started
+// but did not greet properly is ErrLost: what a program left may have seen to
+// that.
+func dial(caller context.Context, d Driver, id string, opts Options) (*conn, hello, error) {
+	ctx, cancel := context.WithTimeoutCause(caller, opts.DialTimeout, errSlowStart)
 	defer cancel()
 	stream, err := d.Dial(ctx, id, []string{"python3", "-c", bootstrapSource}, dialEnv)
 	if err != nil {
@@ -99,13 +109,13 @@ func dial(ctx context.Context, d Driver, id string, opts Options) (*conn, hello,
 	c := &conn{stream: stream, br: bufio.NewReaderSize(stream, readBuffer), stalled: make(chan struct{})}
 	stop := context.AfterFunc(ctx, c.close)
 	greeting, err := c.greet(opts)
-	if !stop() && err == nil {
+	if !stop() {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
 		c.close()
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
+		if caller.Err() == nil && !errors.Is(err, ErrLost) {
+			err = fmt.Errorf("%w: %w", ErrLost, err)
 		}
 		return nil, hello{}, fmt.Errorf("cannot start agent: %w%s", err, said(stream))
 	}
@@ -171,16 +181,23 @@ func (c *conn) gone() bool {
 	}
 }
 
-// watch starts the watchdog; feed restarts it; unwatch stops it.
-func (c *conn) watch(d time.Duration) {
-	c.watchdog = time.AfterFunc(d, func() {
-		c.once.Do(func() { close(c.stalled) })
-		c.close()
-	})
+// stall gives the agent up as one that keeps its caller waiting.
+func (c *conn) stall() {
+	c.once.Do(func() { close(c.stalled) })
+	c.close()
 }
 
-func (c *conn) feed(d time.Duration) { c.watchdog.Reset(d) }
-func (c *conn) unwatch()             { c.watchdog.Stop() }
+// watch starts or restarts the watchdog, unwatch stops it. There is one: a
+// timer that is forgotten would close the stream during some later call.
+func (c *conn) watch(d time.Duration) {
+	if c.watchdog == nil {
+		c.watchdog = time.AfterFunc(d, c.stall)
+		return
+	}
+	c.watchdog.Reset(d)
+}
+
+func (c *conn) unwatch() { c.watchdog.Stop() }
 
 // send writes a request's frame.
 func (c *conn) send(t frameType, payload []byte) error {
@@ -211,7 +228,7 @@ func (c *conn) sendRequest(req request, body []byte) error {
 	return lost(err)
 }
 
-// next reads the next frame's header, having fed the watchdog.
+// next reads the next frame's header and restarts the watchdog.
 func (c *conn) next() (frameType, int, error) {
 	if c.resting != nil {
 		err := <-c.resting
@@ -224,7 +241,7 @@ func (c *conn) next() (frameType, int, error) {
 	if err != nil {
 		return 0, 0, lost(err)
 	}
-	c.feed(silence)
+	c.watch(silence)
 	return t, n, nil
 }
 

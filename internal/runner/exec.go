@@ -45,8 +45,13 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest) (*Execution, error) 
 		case ctx.Err() != nil:
 			r.drop()
 			return nil, context.Cause(ctx)
-		case errors.Is(err, errUnheard) && attempt == 0:
-			r.drop() // it had ended before it was asked; nothing ran
+		case errors.Is(err, errUnheard):
+			err = r.conn.epitaph(err)
+			r.drop()
+			if attempt > 0 {
+				return nil, err
+			}
+			r.opts.Logf("agent of runner %s did not take a run: %v", r.id, err)
 			continue
 		case !errors.Is(err, ErrLost) && !errors.Is(err, ErrProtocol):
 			return nil, err
@@ -55,7 +60,8 @@ func (r *Runner) Exec(ctx context.Context, req ExecRequest) (*Execution, error) 
 	}
 }
 
-// errUnheard means that a request could not even be written.
+// errUnheard means that the agent was gone before it said a word, so that
+// nothing ran: it beats before it lets a program go.
 var errUnheard = errors.New("request not taken")
 
 // afterLoss answers for a run that took its agent with it. What had come up the
@@ -63,6 +69,7 @@ var errUnheard = errors.New("request not taken")
 func (r *Runner) afterLoss(ctx context.Context, x *Execution, err error) (*Execution, error) {
 	r.opts.Logf("runner %s lost its agent during a run: %v", r.id, r.conn.epitaph(err))
 	before := r.oomKills
+	r.suspect = true
 	r.drop()
 	if err := r.Open(ctx); err != nil {
 		return nil, err
@@ -78,8 +85,11 @@ func (r *Runner) afterLoss(ctx context.Context, x *Execution, err error) (*Execu
 func (r *Runner) exec(ctx context.Context, req ExecRequest) (*Execution, error) {
 	c := r.conn
 	x := &Execution{}
-	c.watch(silence)
+	c.watch(waking)
 	defer c.unwatch()
+	// However often the agent beats, and whether or not it obeys a cancel.
+	limit := time.AfterFunc(waking+req.Timeout+req.Artifacts.MaxDuration, c.stall)
+	defer limit.Stop()
 	err := c.sendRequest(request{
 		Op:             "exec",
 		Timeout:        req.Timeout.Seconds(),
@@ -92,9 +102,17 @@ func (r *Runner) exec(ctx context.Context, req ExecRequest) (*Execution, error) 
 	if err != nil {
 		return x, fmt.Errorf("%w: %w", errUnheard, err)
 	}
-	// An agent that does not obey is silent, and the watchdog sees to it.
-	stop := context.AfterFunc(ctx, func() { _ = c.send(frameCancel, nil) })
-	defer stop()
+	cancelled := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(cancelled)
+		limit.Reset(silence)
+		_ = c.send(frameCancel, nil)
+	})
+	defer func() {
+		if !stop() {
+			<-cancelled // or it would cancel the next run
+		}
+	}()
 	res, err := r.readRun(c, x, req.MaxOutputBytes)
 	if err != nil {
 		return x, err
@@ -124,9 +142,12 @@ func nonNil(b []byte) []byte {
 // readRun reads output until the result. The program cannot make it hold more
 // than maxOutput bytes of each stream, whatever the agent sends.
 func (r *Runner) readRun(c *conn, x *Execution, maxOutput int) (result, error) {
-	for {
+	for heard := false; ; heard = true {
 		t, n, err := c.next()
 		if err != nil {
+			if !heard && errors.Is(err, ErrLost) {
+				err = fmt.Errorf("%w: %w", errUnheard, err)
+			}
 			return result{}, err
 		}
 		switch t {
@@ -162,7 +183,9 @@ func readOutput(c *conn, n, limit int, to *[]byte, truncated *bool) error {
 	if take > 0 {
 		at := len(*to)
 		*to = append(*to, make([]byte, take)...)
-		if _, err := io.ReadFull(c.br, (*to)[at:]); err != nil {
+		n, err := io.ReadFull(c.br, (*to)[at:])
+		*to = (*to)[:at+n]
+		if err != nil {
 			return lost(err)
 		}
 	}
@@ -194,7 +217,11 @@ func (x *Execution) take(res result, req ExecRequest) error {
 	return nil
 }
 
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+// seconds converts a number that may be anything.
+func seconds(s float64) time.Duration {
+	const most = 1 << 32
+	return time.Duration(max(0, min(s, most)) * float64(time.Second))
+}
 
 // readFileList reads the frames that announce artifacts.
 func readFileList(c *conn, count int, limits ArtifactLimits) ([]Artifact, error) {

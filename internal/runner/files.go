@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// fileTimeout bounds the silence while a file is moved.
+// fileTimeout bounds the wait for a file, on top of a second per MiB.
 const fileTimeout = 30 * time.Second
 
 // retry runs op again where the agent was lost and rewind allows it: an agent
@@ -47,7 +47,7 @@ func (r *Runner) Write(ctx context.Context, path string, body io.Reader, size in
 	return r.retry(ctx, rewind, func() error {
 		c, err := r.ask(ctx, request{Op: "write", Path: path}, func(c *conn) error {
 			return c.sendBody(body, size)
-		}, &struct{}{})
+		}, &struct{}{}, nil)
 		if err == nil {
 			c.rest()
 		}
@@ -64,7 +64,7 @@ func (c *conn) sendBody(body io.Reader, size int64) error {
 			return fmt.Errorf("cannot read body: %w", err)
 		}
 		putHeader(buf, frameData, int(n))
-		c.feed(fileTimeout)
+		c.watch(waking)
 		if _, err := c.stream.Write(buf[:frameHeaderSize+n]); err != nil {
 			return lost(err)
 		}
@@ -84,7 +84,7 @@ func (r *Runner) Read(ctx context.Context, path string) (body io.ReadCloser, siz
 		var res struct {
 			Size int64 `json:"size"`
 		}
-		c, err := r.ask(ctx, request{Op: "read", Path: path}, nil, &res)
+		c, err := r.ask(ctx, request{Op: "read", Path: path}, nil, &res, nil)
 		if err != nil {
 			return err
 		}
@@ -102,6 +102,7 @@ func (r *Runner) Read(ctx context.Context, path string) (body io.ReadCloser, siz
 // download is a file on its way. It ends the connection with its context.
 type download struct {
 	*artifacts
+	ctx  context.Context
 	stop func() bool
 }
 
@@ -110,10 +111,16 @@ func newDownload(ctx context.Context, r *Runner, c *conn, size int64) *download 
 	if _, err := a.next(); err != nil {
 		panic(err) // the first of one file is there
 	}
-	return &download{artifacts: a, stop: context.AfterFunc(ctx, c.close)}
+	return &download{artifacts: a, ctx: ctx, stop: context.AfterFunc(ctx, c.close)}
 }
 
-func (d *download) Read(p []byte) (int, error) { return d.body.Read(p) }
+func (d *download) Read(p []byte) (int, error) {
+	n, err := d.body.Read(p)
+	if err != nil && err != io.EOF && d.ctx.Err() != nil {
+		err = context.Cause(d.ctx)
+	}
+	return n, err
+}
 
 func (d *download) Close() error {
 	d.stop()
@@ -125,17 +132,14 @@ func (d *download) Close() error {
 func (r *Runner) List(ctx context.Context, limit, depth int) ([]FileInfo, error) {
 	var files []FileInfo
 	err := r.retry(ctx, nil, func() error {
-		c, err := r.ask(ctx, request{Op: "list", Limit: limit, Depth: depth}, nil, &struct{}{})
-		if err != nil {
+		c, err := r.ask(ctx, request{Op: "list", Limit: limit, Depth: depth}, nil, &struct{}{}, func(c *conn) (err error) {
+			files, err = readListing(c, limit)
 			return err
+		})
+		if err == nil {
+			c.rest()
 		}
-		files, err = readListing(c, limit)
-		if err != nil {
-			r.drop()
-			return err
-		}
-		c.rest()
-		return nil
+		return err
 	})
 	return files, err
 }
@@ -145,8 +149,6 @@ func (r *Runner) List(ctx context.Context, limit, depth int) ([]FileInfo, error)
 const maxListing = 8 << 20
 
 func readListing(c *conn, limit int) ([]FileInfo, error) {
-	c.watch(silence)
-	defer c.unwatch()
 	in := &untilEnd{conn: c, left: maxListing}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 0, 4096), maxControl)
@@ -163,7 +165,11 @@ func readListing(c *conn, limit int) ([]FileInfo, error) {
 		}
 		files = append(files, f)
 	}
-	return files, lines.Err()
+	err := lines.Err()
+	if errors.Is(err, bufio.ErrTooLong) {
+		err = fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return files, err
 }
 
 // untilEnd reads DATA frames up to END, left bytes at most.
@@ -210,7 +216,7 @@ func (u *untilEnd) Read(p []byte) (int, error) {
 // ResetInputs empties /workspace/uploads and /workspace/skills.
 func (r *Runner) ResetInputs(ctx context.Context) error {
 	return r.retry(ctx, nil, func() error {
-		c, err := r.ask(ctx, request{Op: "reset"}, nil, &struct{}{})
+		c, err := r.ask(ctx, request{Op: "reset"}, nil, &struct{}{}, nil)
 		if err == nil {
 			c.rest()
 		}

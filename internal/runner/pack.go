@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"time"
 )
 
 // PackStats says what Pack or Unpack carried and what it left out.
@@ -16,9 +15,6 @@ type PackStats struct {
 	Examples []string `json:"examples"` // a few of them with the reason; from inside the runner, so quote them
 }
 
-// packTimeout bounds the silence while a workspace is packed or unpacked.
-const packTimeout = 30 * time.Second
-
 // Pack writes the workspace, but for the top-level uploads and skills, to w as
 // a gzip-compressed tar whose members begin with "./". What cannot be carried
 // is left out and counted. It fails with ErrTooLarge before more than maxBytes
@@ -28,7 +24,7 @@ func (r *Runner) Pack(ctx context.Context, w io.Writer, maxBytes int64) (PackSta
 		return PackStats{}, err
 	}
 	c := r.conn
-	c.watch(packTimeout)
+	c.watch(waking)
 	defer c.unwatch()
 	stop := context.AfterFunc(ctx, c.close)
 	defer stop()
@@ -94,7 +90,7 @@ func (c *conn) passOn(w io.Writer, n int, buf []byte) error {
 		if _, err := w.Write(part); err != nil {
 			return fmt.Errorf("cannot pass on archive: %w", err)
 		}
-		c.feed(packTimeout)
+		c.watch(waking)
 	}
 	return nil
 }
@@ -108,7 +104,7 @@ func (r *Runner) Unpack(ctx context.Context, body io.Reader) (PackStats, error) 
 	var stats PackStats
 	c, err := r.ask(ctx, request{Op: "unpack"}, func(c *conn) error {
 		return c.sendAll(body)
-	}, &stats)
+	}, &stats, nil)
 	if err != nil {
 		return PackStats{}, err
 	}
@@ -122,7 +118,7 @@ func (c *conn) sendAll(body io.Reader) error {
 	for {
 		c.unwatch() // body has a clock of its own
 		n, err := io.ReadFull(body, buf[frameHeaderSize:])
-		c.feed(packTimeout)
+		c.watch(waking)
 		if n > 0 {
 			putHeader(buf, frameData, n)
 			if _, err := c.stream.Write(buf[:frameHeaderSize+n]); err != nil {

@@ -40,6 +40,9 @@ type Runner struct {
 	conn *conn
 	// oomKills is the runner's count when an agent last told.
 	oomKills int64
+	// suspect is set where a run took its agent down: what it left behind goes
+	// before a new agent comes, which it could trace or stop as it starts.
+	suspect bool
 }
 
 // New returns a Runner for a driver's handle. It does not dial.
@@ -53,8 +56,9 @@ func New(d Driver, id string, opts Options) *Runner {
 	return &Runner{driver: d, id: id, opts: opts}
 }
 
-// dialAttempts is how often an agent is started before the runner is given up:
-// each but the first after a sweep from outside, where the driver can do that.
+// dialAttempts is how often an agent is started before the runner is given up,
+// within twice DialTimeout: each but the first after a sweep from outside, where
+// the driver can do that.
 const dialAttempts = 4
 
 // Open dials unless an agent is connected, makes /workspace/{uploads,outputs,
@@ -64,9 +68,11 @@ func (r *Runner) Open(ctx context.Context) error {
 		return nil
 	}
 	r.drop()
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*r.opts.DialTimeout, errSlowStart)
+	defer cancel()
 	var err error
 	for attempt := range dialAttempts {
-		if attempt > 0 {
+		if attempt > 0 || r.suspect {
 			if sweepErr := r.sweep(ctx); sweepErr != nil {
 				return sweepErr
 			}
@@ -80,10 +86,10 @@ func (r *Runner) Open(ctx context.Context) error {
 				return fault.Wrap(fault.Internal, "workspace cannot be written",
 					fmt.Errorf("uid %d cannot write in the runner: %q", ProgramUID, h.Problem))
 			}
-			r.conn, r.oomKills = c, h.OOMKills
+			r.conn, r.oomKills, r.suspect = c, h.OOMKills, false
 			return nil
 		}
-		if ctx.Err() != nil || errors.Is(err, ErrNotFound) || !errors.Is(err, ErrLost) {
+		if ctx.Err() != nil || !errors.Is(err, ErrLost) {
 			break
 		}
 		r.opts.Logf("agent of runner %s was lost while it started, attempt %d: %v", r.id, attempt+1, err)
@@ -118,21 +124,27 @@ func (r *Runner) drop() {
 }
 
 // ask makes one exchange with the agent: a request, an optional upload, an
-// answer into v. It leaves the connection resting where nothing follows the
-// answer, and drops it on any error that is not the agent's refusal.
-func (r *Runner) ask(ctx context.Context, req request, send func(*conn) error, v any) (*conn, error) {
+// answer into v, an optional listing after it. It drops the connection on any
+// error that is not the agent's refusal; after success the caller lets it rest
+// once nothing follows any more.
+func (r *Runner) ask(ctx context.Context, req request, send func(*conn) error, v any, receive func(*conn) error) (*conn, error) {
 	if err := r.Open(ctx); err != nil {
 		return nil, err
 	}
 	c := r.conn
-	c.watch(silence)
+	c.watch(waking)
 	stop := context.AfterFunc(ctx, c.close)
 	err := c.sendRequest(req, nil)
 	if err == nil && send != nil {
 		err = send(c)
 	}
 	if err == nil {
+		limit := time.AfterFunc(patience, c.stall)
 		err = c.answer(v)
+		if err == nil && receive != nil {
+			err = receive(c)
+		}
+		limit.Stop()
 	}
 	ended := !stop()
 	c.unwatch()

@@ -21,7 +21,7 @@ type ArtifactLimits struct {
 	MaxFileBytes  int64
 	MaxTotalBytes int64
 	MaxDuration   time.Duration // for looking and opening, all files together
-	FileTimeout   time.Duration // longest silence while a file is sent
+	FileTimeout   time.Duration // for each file's bytes to come, on top of a second per MiB
 }
 
 // Reason says how a run ended.

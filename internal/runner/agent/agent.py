@@ -937,7 +937,7 @@ class Agent:
         os.environ.update(self.environ)
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(name, str(setup["threads"]))
-        self.preload = [name for name in setup["preload"] if name]
+        self.preload = [name for name in setup["preload"] or () if name]
         problem = ""
         try:
             with os.scandir(WORKSPACE) as entries:
@@ -1005,6 +1005,10 @@ class Agent:
         child, self.child = self.child or fork_child(self), None
         name = os.urandom(16).hex()
         run = Run(self, child, request)
+        # Heard before the program can do anything: without a word from here the
+        # service takes it that nothing ran.
+        self.stream.put(BEAT)
+        self.stream.flush()
         started = time.monotonic()
         try:
             run.start(name, code)

@@ -1,0 +1,530 @@
+package runner
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/fault"
+)
+
+func TestExec(t *testing.T) {
+	r, d := fakeRunner(t, serve(map[string]func(*peer, request, []byte){"exec": func(p *peer, req request, code []byte) {
+		want := request{
+			Op: "exec", Timeout: 20, MaxOutput: 100, MaxFiles: 3, MaxFileBytes: 1 << 20,
+			MaxTotalBytes: 2 << 20, CollectSeconds: 10,
+		}
+		if req.Op != want.Op || req.Timeout != want.Timeout || req.MaxOutput != want.MaxOutput || req.MaxFiles != want.MaxFiles ||
+			req.MaxFileBytes != want.MaxFileBytes || req.MaxTotalBytes != want.MaxTotalBytes || req.CollectSeconds != want.CollectSeconds {
+			t.Errorf("asked %+v, want %+v", req, want)
+		}
+		p.send(frameBeat, "")
+		p.send(frameStdout, "one ")
+		p.send(frameStderr, "two")
+		p.send(frameBeat, "")
+		p.send(frameStdout, string(code))
+		p.send(frameResult, `{"exit_code":7,"reason":"exit","wall":1.5,"cpu":0.25,"rss":2048,"collect":0.5,"oom_kills":4,
+			"oom_here":1,"stdout_truncated":false,"stderr_truncated":true,"skipped":2,"unreadable":3,"complete":false,"files":2}`)
+		p.send(frameFile, `{"path":"a/b","size":3}`)
+		p.send(frameFile, `{"path":"c","size":0}`)
+		p.send(frameData, "a")
+		p.send(frameData, "bc")
+		p.send(frameEnd, "")
+	}}))
+	for range 3 {
+		x, err := r.Exec(t.Context(), execRequest("three"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		usage := Usage{Wall: 1500 * time.Millisecond, CPU: 250 * time.Millisecond, MaxRSS: 2 << 20, OOMKills: 1, Collect: 500 * time.Millisecond}
+		if string(x.Stdout) != "one three" || string(x.Stderr) != "two" || x.StdoutTruncated || !x.StderrTruncated ||
+			x.ExitCode != 7 || x.Reason != ReasonExit || x.Usage != usage || x.Skipped != 2 || x.Unreadable != 3 || !x.Incomplete ||
+			len(x.Files) != 2 || x.Files[0] != (Artifact{"a/b", 3}) || x.Files[1] != (Artifact{"c", 0}) {
+			t.Fatalf("got %+v", x)
+		}
+		for _, want := range []string{"abc", ""} {
+			content, err := x.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := io.ReadAll(content); err != nil || string(got) != want {
+				t.Errorf("artifact %q, %v; want %q", got, err, want)
+			}
+		}
+		if _, err := x.Next(); err != io.EOF {
+			t.Errorf("after the last artifact: %v", err)
+		}
+		for range 2 {
+			if err := x.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := x.Next(); err != io.EOF {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+	if d.dials != 1 {
+		t.Errorf("dialled %d times", d.dials)
+	}
+}
+
+func TestExecWithoutCode(t *testing.T) {
+	r, _ := fakeRunner(t, tidy)
+	x, err := r.Exec(t.Context(), ExecRequest{Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(x.Stdout) != 0 {
+		t.Errorf("got %q", x.Stdout)
+	}
+}
+
+// TestCodeAtFrameEdges sends programs around one and two frames' length.
+func TestCodeAtFrameEdges(t *testing.T) {
+	var got []byte
+	r, _ := fakeRunner(t, serve(map[string]func(*peer, request, []byte){"exec": func(p *peer, req request, code []byte) {
+		got = code
+		run(p, req, nil)
+	}}))
+	for _, n := range []int{0, 1, maxFrame - 1, maxFrame, maxFrame + 1, 2*maxFrame - 1, 2 * maxFrame, 2*maxFrame + 1} {
+		code := bytes.Repeat([]byte("0123456789"), n/10+1)[:n]
+		if _, err := r.Exec(t.Context(), execRequest(string(code))); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, code) {
+			t.Errorf("%d bytes arrived as %d", n, len(got))
+		}
+	}
+}
+
+// TestOutputBound: whatever the agent sends, no more is kept than was asked for.
+func TestOutputBound(t *testing.T) {
+	for _, n := range []int{99, 100, 101, maxFrame} {
+		r, _ := fakeRunner(t, serve(map[string]func(*peer, request, []byte){"exec": func(p *peer, req request, _ []byte) {
+			p.send(frameStdout, strings.Repeat("x", n))
+			p.send(frameStderr, strings.Repeat("x", 60))
+			p.send(frameStderr, strings.Repeat("x", n-60))
+			for range 5 {
+				p.send(frameStdout, strings.Repeat("x", n-min(n, 100)))
+			}
+			run(p, req, nil)
+		}}))
+		x, err := r.Exec(t.Context(), execRequest(""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		over := n > 100
+		if len(x.Stdout) != min(n, 100) || len(x.Stderr) != min(n, 100) || x.StdoutTruncated != over || x.StderrTruncated != over {
+			t.Errorf("of %d bytes: %d and %d kept, truncated %v and %v", n, len(x.Stdout), len(x.Stderr), x.StdoutTruncated, x.StderrTruncated)
+		}
+	}
+}
+
+// TestHostileRun has agents that break the protocol during a run. Each costs
+// the run, and no more than that.
+func TestHostileRun(t *testing.T) {
+	result := func(s string) func(*peer) {
+		return func(p *peer) { p.send(frameResult, s) }
+	}
+	const good = `{"reason":"exit","complete":true,"files":`
+	for name, agent := range map[string]func(*peer){
+		"unknown frame":       func(p *peer) { p.send(99, "") },
+		"frame of ours":       func(p *peer) { p.send(frameRequest, "{}") },
+		"greeting again":      func(p *peer) { p.send(frameHello, `{"version":1}`) },
+		"data":                func(p *peer) { p.send(frameData, "x") },
+		"end":                 func(p *peer) { p.send(frameEnd, "") },
+		"file":                func(p *peer) { p.send(frameFile, `{"path":"x","size":1}`) },
+		"beat with a payload": func(p *peer) { p.send(frameBeat, "x") },
+		"huge stdout":         func(p *peer) { p.header(frameStdout, maxFrame+1) },
+		"largest length":      func(p *peer) { p.header(frameStderr, 1<<32-1) },
+		"huge result":         func(p *peer) { p.header(frameResult, maxControl+1) },
+		"result no JSON":      result(`}{`),
+		"result deep":         result(strings.Repeat(`[`, maxControl)),
+		"result other types":  result(`{"exit_code":"0","reason":"exit"}`),
+		"result fraction":     result(`{"exit_code":0.5,"reason":"exit"}`),
+		"no reason":           result(`{}`),
+		"reason of ours":      result(`{"reason":"lost"}`),
+		"exit code":           result(`{"reason":"exit","exit_code":256}`),
+		"negative exit code":  result(`{"reason":"exit","exit_code":-1}`),
+		"negative skipped":    result(`{"reason":"exit","skipped":-1}`),
+		"negative unreadable": result(`{"reason":"exit","unreadable":-1}`),
+		"negative files":      result(`{"reason":"exit","files":-1}`),
+		"too many files":      result(`{"reason":"exit","files":4}`),
+		"error no JSON":       func(p *peer) { p.send(frameError, "\xff") },
+		"file too large": func(p *peer) {
+			p.send(frameResult, good+`1}`)
+			p.send(frameFile, `{"path":"x","size":1048577}`)
+		},
+		"file of negative size": func(p *peer) {
+			p.send(frameResult, good+`1}`)
+			p.send(frameFile, `{"path":"x","size":-1}`)
+		},
+		"files too large together": func(p *peer) {
+			p.send(frameResult, good+`3}`)
+			for range 3 {
+				p.send(frameFile, `{"path":"x","size":1000000}`)
+			}
+		},
+		"fewer files than announced": func(p *peer) {
+			p.send(frameResult, good+`2}`)
+			p.send(frameFile, `{"path":"x","size":1}`)
+			p.send(frameData, `x`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, d := fakeRunner(t, serve(map[string]func(*peer, request, []byte){"exec": func(p *peer, _ request, _ []byte) {
+				p.send(frameBeat, "")
+				p.send(frameStdout, "seen")
+				agent(p)
+				_, _ = p.read() // the service hangs up
+			}}), tidy)
+			x, err := r.Exec(t.Context(), execRequest("x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if x.Reason != ReasonLost || x.ExitCode != 137 || string(x.Stdout) != "seen" || len(x.Files) != 0 {
+				t.Errorf("got %s", summary(x))
+			}
+			echoes(t, r, "next")
+			if d.dials != 2 {
+				t.Errorf("dialled %d times", d.dials)
+			}
+		})
+	}
+}
+
+func TestRefusedRun(t *testing.T) {
+	r, d := fakeRunner(t, serve(map[string]func(*peer, request, []byte){"exec": func(p *peer, req request, code []byte) {
+		if string(code) == "refuse" {
+			p.send(frameError, `{"kind":"io","detail":"no more processes"}`)
+			return
+		}
+		run(p, req, code)
+	}}))
+	_, err := r.Exec(t.Context(), execRequest("refuse"))
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Kind != fault.Internal || strings.Contains(f.Detail, "processes") || !strings.Contains(err.Error(), "no more processes") {
+		t.Errorf("got %v", err)
+	}
+	echoes(t, r, "next")
+	if d.dials != 1 {
+		t.Errorf("dialled %d times", d.dials)
+	}
+}
+
+// TestLostRun cuts the agent off at every byte of a run with artifacts.
+func TestLostRun(t *testing.T) {
+	var script []byte
+	script = appendFrame(script, frameBeat, nil)
+	heard := len(script)
+	script = appendFrame(script, frameStdout, []byte("out"))
+	script = appendFrame(script, frameResult, []byte(`{"reason":"exit","complete":true,"files":2}`))
+	script = appendFrame(script, frameFile, []byte(`{"path":"x","size":3}`))
+	script = appendFrame(script, frameFile, []byte(`{"path":"y","size":2}`))
+	answered := len(script)
+	script = appendFrame(script, frameData, []byte("abc"))
+	script = appendFrame(script, frameData, []byte("de"))
+	script = appendFrame(script, frameEnd, nil)
+	for cut := range len(script) {
+		r, d := fakeRunner(t, func(p *peer) {
+			p.greet()
+			p.request()
+			p.raw(script[:cut])
+		}, tidy)
+		x, err := r.Exec(t.Context(), execRequest("code"))
+		if err != nil {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+		switch {
+		case cut < heard: // nothing can have run: the next agent was asked
+			if x.Reason != ReasonExit || string(x.Stdout) != "code" {
+				t.Errorf("cut at %d: %s", cut, summary(x))
+			}
+		case cut < answered:
+			if x.Reason != ReasonLost || x.ExitCode != 137 || !strings.HasPrefix("out", string(x.Stdout)) || len(x.Files) != 0 {
+				t.Errorf("cut at %d: %s", cut, summary(x))
+			}
+		default:
+			if x.Reason != ReasonExit || len(x.Files) != 2 {
+				t.Errorf("cut at %d: %s", cut, summary(x))
+			}
+			var failed error
+			for failed == nil {
+				var content io.Reader
+				if content, failed = x.Next(); failed == nil {
+					_, failed = io.Copy(io.Discard, content)
+				}
+			}
+			if !errors.Is(failed, ErrLost) && cut < len(script)-frameHeaderSize {
+				t.Errorf("cut at %d: %v", cut, failed)
+			}
+		}
+		if err := x.Close(); err != nil {
+			t.Errorf("cut at %d: %v", cut, err)
+		}
+		echoes(t, r, "next")
+		if d.dials != 2 {
+			t.Errorf("cut at %d: dialled %d times", cut, d.dials)
+		}
+	}
+}
+
+// TestLostTwiceUnheard: an agent that never takes a run is not tried for ever.
+func TestLostTwiceUnheard(t *testing.T) {
+	r, d := fakeRunner(t, func(p *peer) {
+		p.greet()
+		p.request()
+	})
+	_, err := r.Exec(t.Context(), execRequest("x"))
+	wantErr(t, err, ErrLost)
+	if d.dials != 2 {
+		t.Errorf("dialled %d times", d.dials)
+	}
+}
+
+func TestLostForWantOfMemory(t *testing.T) {
+	greeting := func(oomKills int64) func(*peer) {
+		return func(p *peer) {
+			p.expect(frameSource)
+			p.expect(frameRequest)
+			p.json(frameHello, hello{Version: 1, OOMKills: oomKills})
+			for {
+				req, code := p.request()
+				if string(code) == "die" {
+					p.send(frameBeat, "")
+					return
+				}
+				run(p, req, code)
+			}
+		}
+	}
+	r, _ := fakeRunner(t, greeting(3), greeting(3), greeting(5))
+	for i, want := range []Reason{ReasonLost, ReasonOOM} {
+		x, err := r.Exec(t.Context(), execRequest("die"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x.Reason != want || x.ExitCode != 137 || x.Usage.OOMKills != int64(2*i) {
+			t.Errorf("loss %d: %s, %d kills", i, summary(x), x.Usage.OOMKills)
+		}
+	}
+}
+
+// TestLostRunner: the runner itself is gone when its agent is to be replaced.
+func TestLostRunner(t *testing.T) {
+	var d *fakeDriver
+	r, d := fakeRunner(t, func(p *peer) {
+		p.greet()
+		p.request()
+		d.mu.Lock()
+		d.err = ErrNotFound
+		d.mu.Unlock()
+		p.send(frameBeat, "")
+	})
+	_, err := r.Exec(t.Context(), execRequest("x"))
+	wantErr(t, err, ErrNotFound)
+}
+
+// TestSweepAfterLoss: what took an agent down is swept away before the next.
+func TestSweepAfterLoss(t *testing.T) {
+	d := &fakeDriver{t: t, agents: []func(*peer){func(p *peer) {
+		p.greet()
+		p.request()
+		p.send(frameBeat, "")
+	}, tidy}}
+	r := New(sweepingDriver{d}, "handle", Options{})
+	closing(t, r, d)
+	x, err := r.Exec(t.Context(), execRequest("x"))
+	if err != nil || x.Reason != ReasonLost {
+		t.Fatal(x, err)
+	}
+	echoes(t, r, "next")
+	if d.sweeps != 1 || d.dials != 2 {
+		t.Errorf("swept %d times, dialled %d times", d.sweeps, d.dials)
+	}
+}
+
+// TestSilence: an agent that stops talking, at any point, is given up.
+func TestSilence(t *testing.T) {
+	for name, agent := range map[string]func(*peer){
+		"at once":      func(*peer) {},
+		"after a beat": func(p *peer) { p.send(frameBeat, "") },
+		"within a header": func(p *peer) {
+			p.send(frameBeat, "")
+			p.raw([]byte{byte(frameStdout), 0})
+		},
+		"within output": func(p *peer) {
+			p.send(frameBeat, "")
+			p.header(frameStdout, 10)
+			p.raw([]byte("x"))
+		},
+		"within a result": func(p *peer) {
+			p.send(frameBeat, "")
+			p.header(frameResult, 10)
+			p.raw([]byte("{"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, _ := fakeRunner(t, func(p *peer) {
+					p.greet()
+					p.request()
+					agent(p)
+					p.read()
+				}, tidy)
+				start := time.Now()
+				x, err := r.Exec(t.Context(), execRequest("x"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, within := ReasonLost, silence
+				if name == "at once" {
+					want, within = ReasonExit, waking
+				}
+				if x.Reason != want || time.Since(start) > within {
+					t.Errorf("%s after %v", summary(x), time.Since(start))
+				}
+				echoes(t, r, "next")
+			})
+		})
+	}
+}
+
+// TestEndlessBeats: an agent that beats, or trickles output, for ever does not
+// hold its caller.
+func TestEndlessBeats(t *testing.T) {
+	for name, frame := range map[string]frameType{"beats": frameBeat, "empty output": frameStdout} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, _ := fakeRunner(t, func(p *peer) {
+					p.greet()
+					p.request()
+					for {
+						p.send(frame, "")
+						time.Sleep(time.Second)
+					}
+				}, tidy)
+				start := time.Now()
+				x, err := r.Exec(t.Context(), execRequest("x"))
+				if err != nil || x.Reason != ReasonLost {
+					t.Fatal(x, err)
+				}
+				if took := time.Since(start); took > waking+30*time.Second {
+					t.Errorf("took %v", took)
+				}
+				echoes(t, r, "next")
+			})
+		})
+	}
+}
+
+var errGone = errors.New("client went away")
+
+// TestCancel cancels a run when the agent has got so far.
+func TestCancel(t *testing.T) {
+	finish := func(p *peer) {
+		p.expect(frameCancel)
+		p.send(frameResult, `{"reason":"cancelled","exit_code":137}`)
+	}
+	for name, agent := range map[string]func(p *peer, cancel func()){
+		"before anything was said": func(p *peer, cancel func()) {
+			cancel()
+			finish(p)
+		},
+		"while it runs": func(p *peer, cancel func()) {
+			p.send(frameBeat, "")
+			p.send(frameStdout, "x")
+			cancel()
+			finish(p)
+		},
+		"too late": func(p *peer, cancel func()) {
+			p.send(frameBeat, "")
+			cancel()
+			p.expect(frameCancel)
+			p.send(frameResult, `{"reason":"exit"}`)
+		},
+		"with artifacts": func(p *peer, cancel func()) {
+			p.send(frameBeat, "")
+			cancel()
+			p.expect(frameCancel)
+			p.send(frameResult, `{"reason":"exit","files":1}`)
+			p.send(frameFile, `{"path":"x","size":1}`)
+			p.send(frameData, "x")
+			p.send(frameEnd, "")
+		},
+		"and it dies": func(p *peer, cancel func()) {
+			p.send(frameBeat, "")
+			cancel()
+			panic(hungUp)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			first := true
+			r, _ := fakeRunner(t, serve(map[string]func(*peer, request, []byte){"exec": func(p *peer, req request, code []byte) {
+				if !first {
+					run(p, req, code)
+					return
+				}
+				first = false
+				agent(p, func() { cancel(errGone) })
+			}}))
+			_, err := r.Exec(ctx, execRequest("x"))
+			wantErr(t, err, errGone)
+			echoes(t, r, "next") // and no late cancel is in its way
+		})
+	}
+}
+
+// TestDisobedience: an agent that beats on after a cancel is given up.
+func TestDisobedience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		r, _ := fakeRunner(t, func(p *peer) {
+			p.greet()
+			p.request()
+			p.send(frameBeat, "")
+			cancel(errGone)
+			p.expect(frameCancel)
+			for {
+				p.send(frameBeat, "")
+				time.Sleep(time.Second)
+			}
+		}, tidy)
+		start := time.Now()
+		_, err := r.Exec(ctx, execRequest("x"))
+		wantErr(t, err, errGone)
+		if took := time.Since(start); took > silence {
+			t.Errorf("took %v", took)
+		}
+		echoes(t, r, "next")
+	})
+}
+
+func TestCancelledBeforehand(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errGone)
+	r, _ := fakeRunner(t, tidy)
+	_, err := r.Exec(ctx, execRequest("x"))
+	wantErr(t, err, errGone)
+	echoes(t, r, "next")
+}
+
+// TestOddNumbers: figures of a run are only shown; strange ones do no harm.
+func TestOddNumbers(t *testing.T) {
+	r, _ := fakeRunner(t, serve(map[string]func(*peer, request, []byte){"exec": func(p *peer, _ request, _ []byte) {
+		p.send(frameResult, `{"reason":"exit","wall":1e300,"cpu":-5,"collect":-1e300}`)
+	}}))
+	x, err := r.Exec(t.Context(), execRequest("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.Usage.Wall <= 0 || x.Usage.CPU != 0 || x.Usage.Collect != 0 {
+		t.Errorf("got %+v", x.Usage)
+	}
+}
