@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -77,7 +78,7 @@ type request struct {
 
 	// greeting
 	Preload []string          `json:"preload"`
-	Threads int               `json:"threads,omitempty"`
+	Threads int               `json:"threads"` // 0 is one for each CPU of the host
 	Environ map[string]string `json:"environ,omitempty"`
 
 	// exec
@@ -133,7 +134,7 @@ func said(s Stream) string {
 }
 
 func (c *conn) greet(opts Options) (hello, error) {
-	setup := request{Preload: opts.Preload, Threads: max(1, int(opts.CPUs+0.5)), Environ: programEnv}
+	setup := request{Preload: opts.Preload, Threads: int(math.Ceil(opts.CPUs)), Environ: programEnv}
 	body, err := json.Marshal(setup)
 	if err != nil {
 		return hello{}, err

@@ -13,7 +13,8 @@ import (
 type Options struct {
 	// Preload are modules that an idle agent imports ahead of need.
 	Preload []string
-	// CPUs is the runner's CPU quota; numerical libraries start as many threads.
+	// CPUs is the runner's CPU quota, 0 for none; numerical libraries that are
+	// preloaded start as many threads.
 	CPUs float64
 	// DialTimeout bounds starting an agent, its greeting included.
 	DialTimeout time.Duration

@@ -272,7 +272,10 @@ def become_program(agent, go, done, out, err):
     os.close(go)
     if not message:
         os._exit(0)  # the agent has no use for this child, or is gone
-    name, code = message[:32].decode(), message[32:]
+    name, seconds, code = message[:32].decode(), int(message[32:40]), message[40:]
+    # No run of this length can use more in one process. A process that outlived
+    # its run, and keeps killing agents before they can sweep it, ends by this.
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     path = write_cell(name, code)
     sys.argv[:] = [path]
     sys.orig_argv = ["python3", path]
@@ -899,7 +902,7 @@ class Agent:
         os.set_blocking(self.wake_w, False)
         self.environ = {}
         self.handlers = {}
-        self.preload = []
+        self.preload, self.cpus = [], 1
         self.child = None
         self.exit = None
         self.snapshot = None  # of outputs, None where it must be looked at again
@@ -935,8 +938,9 @@ class Agent:
         for name, value in setup["environ"].items():
             self.environ.setdefault(name, value)
         os.environ.update(self.environ)
+        self.cpus = setup["threads"] or os.cpu_count()
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ.setdefault(name, str(setup["threads"]))
+            os.environ.setdefault(name, str(self.cpus))
         self.preload = [name for name in setup["preload"] or () if name]
         problem = ""
         try:
@@ -1228,10 +1232,11 @@ class Run:
         self.truncated = {STDOUT: False, STDERR: False}
         self.code, self.reason, self.cpu, self.rss, self.oom_kills = 137, "signal", 0.0, 0, 0
         self.ended = False
+        self.cpu_limit = int((request["timeout"] + GRACE_SECONDS) * agent.cpus) + 10
         self.oom_before = agent.oom.read()
 
     def start(self, name, code):
-        message = memoryview(name.encode() + code)
+        message = memoryview(b"%s%08d%s" % (name.encode(), self.cpu_limit, code))
         try:
             while message:
                 message = message[os.write(self.child.go, message):]
