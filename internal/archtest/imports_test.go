@@ -29,6 +29,9 @@ var mayImport = map[string][]string{
 	// What drivers share.
 	"internal/storage/upload": {"internal/storage"},
 	"internal/storage/wire":   {},
+	// Servers to test against.
+	"internal/storage/oss/osstest": {"internal/storage", "internal/fault"},
+	"internal/storage/s3/s3test":   {"internal/storage", "internal/fault"},
 	// The suite that every bucket passes.
 	"internal/storage/storagetest": {"internal/storage", "internal/fault"},
 
@@ -39,7 +42,11 @@ var mayImport = map[string][]string{
 	"internal/runner/oci":        {"internal/runner", "internal/fault"},
 	"internal/runner/runnertest": {"internal/runner", "internal/runner/agent", "internal/fault"},
 
-	"internal/session": {"internal/runner", "internal/storage", "internal/fault"},
+	"internal/session": {"internal/runner", "internal/storage", "internal/session/spool", "internal/session/seal", "internal/fault"},
+	// What sessions keep across restarts, and the encryption of it.
+	"internal/session/filestore": {"internal/session", "internal/session/seal", "internal/runner", "internal/storage", "internal/fault"},
+	"internal/session/spool":     {"internal/session/seal", "internal/storage", "internal/fault"},
+	"internal/session/seal":      {},
 	// Storage for the block that clients forward; runners are the session's.
 	"internal/api": {"internal/session", "internal/storage", "internal/mimetype", "internal/fault"},
 
@@ -65,7 +72,7 @@ var outside = map[string][]string{
 var only = map[string][]string{
 	"github.com/moby/moby":                   {"internal/runner/docker"},
 	"github.com/moby/profiles":               {"internal/runner/docker", "internal/runner/oci"},
-	"github.com/aws":                         {"internal/storage/s3"},
+	"github.com/aws":                         {"internal/storage/s3", "internal/storage/s3/s3test"},
 	"github.com/aliyun":                      {"internal/storage/oss"},
 	"github.com/prometheus":                  {"cmd/aivory-sandbox"},
 	"go.opentelemetry.io":                    {"cmd/aivory-sandbox"},
