@@ -36,7 +36,7 @@ while [ $# -gt 0 ]; do
 done
 if [ -z "$tag$rootfs" ]; then tag=aivory-sandbox:latest; fi
 
-cache=${AIVORY_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/aivory-sandbox}
+cache=${AIVORY_CACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/aivory-sandbox}
 mkdir -p "$cache/debs"
 
 # --- what this machine must have -------------------------------------------
@@ -61,6 +61,10 @@ fi
 if [ -n "$tag" ]; then
     docker version >/dev/null 2>&1 || die 'the Docker engine does not answer (docker version fails); start it, or use --rootfs FILE'
 fi
+
+# Two builds at once would do the same work twice, in the same cache.
+exec 9>"$cache/lock"
+flock -n 9 || { say 'waiting for another build'; flock 9; }
 
 # --- is there anything to do? ----------------------------------------------
 
@@ -93,19 +97,19 @@ mirror_of() {
 }
 
 build_rootfs() {
-    local mirror security packages part log
+    local mirror security packages log
     mirror=${DEBIAN_MIRROR:-$(mirror_of Debian)}
     mirror=${mirror:-http://deb.debian.org/debian}
     security=${DEBIAN_SECURITY_MIRROR:-$(mirror_of Debian-Security)}
     security=${security:-http://deb.debian.org/debian-security}
     packages=$(sed 's/#.*//' "$here/packages.txt" | xargs | tr ' ' ',')
     part=$cache/part.$$.tar log=$cache/build.log
-    trap 'rm -f "$part"' RETURN
+    # Also when interrupted: mmdebstrap then removes its own temporary files.
+    trap 'kill "$builder" 2>/dev/null || true; rm -f "$part"' EXIT
 
     say "building Debian $suite ($arch) from $mirror; log: $log"
     # The packages travel through the cache, so that a second build downloads
     # nothing; autoclean drops those that a newer version has replaced.
-    # py3compile is muted: setup.sh compiles everything once more anyway.
     # In the hooks "$1" is the root file system, filled in by mmdebstrap.
     # shellcheck disable=SC2016
     mmdebstrap --variant=minbase --architectures="$arch" --format=tar \
@@ -114,19 +118,22 @@ build_rootfs() {
         --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
         --setup-hook='mkdir -p "$1/var/cache/apt/archives"' \
         --setup-hook="sync-in '$cache/debs' /var/cache/apt/archives" \
-        --essential-hook='mkdir -p "$1/usr/local/bin"; ln -sf /bin/true "$1/usr/local/bin/py3compile"' \
+        --essential-hook='mkdir "$1/tmp/runner"' \
+        --essential-hook="sync-in '$here' /tmp/runner" \
+        --essential-hook='chroot "$1" bash /tmp/runner/setup.sh before' \
         --customize-hook='chroot "$1" apt-get autoclean -qq' \
         --customize-hook="sync-out /var/cache/apt/archives '$cache/debs'" \
-        --customize-hook='mkdir "$1/tmp/runner"' \
-        --customize-hook="sync-in '$here' /tmp/runner" \
         --customize-hook='chroot "$1" bash /tmp/runner/setup.sh' \
         --customize-hook='rm -rf "$1/tmp/runner"' \
         "$suite" "$part" \
         "deb $mirror $suite main" "deb $mirror $suite-updates main" "deb $security $suite-security main" \
         >"$log" 2>&1 &
-    wait_for $! "$log" || { tail -n 25 "$log" >&2; die "the build failed; whole log: $log"; }
-    find "$cache" -maxdepth 1 -name 'rootfs-*.tar' -delete
+    builder=$!
+    wait_for "$builder" "$log" || { tail -n 25 "$log" >&2; die "the build failed; whole log: $log"; }
+    # Only the newest is worth its space.
+    find "$cache" -maxdepth 1 -name 'rootfs-*.tar*' -delete
     mv "$part" "$tar"
+    trap - EXIT
     grep -h '^setup: not installed' "$log" >"$tar.notes" || true
     say "root file system: $(du -h "$tar" | cut -f1)"
 }
@@ -156,8 +163,13 @@ if [ -n "$tag" ]; then
     changes=()
     while IFS= read -r line; do changes+=(--change "$line"); done \
         < <(grep -E '^(ENV|LABEL|WORKDIR|USER|CMD) ' "$dockerfile")
+    old=$(docker image inspect --format '{{.Id}}' "$tag" 2>/dev/null || true)
     say "importing $tag"
     docker import --change "LABEL aivory.image.inputs=$inputs" "${changes[@]}" "$tar" "$tag" >/dev/null
+    # What bore the tag before, unless it has another name or is in use.
+    if [ -n "$old" ] && [ -z "$(docker image inspect --format '{{join .RepoTags ""}}' "$old")" ]; then
+        docker rmi "$old" >/dev/null 2>&1 || true
+    fi
     say "$tag: $(docker image inspect --format '{{.Size}}' "$tag" | numfmt --to=iec)"
 fi
 sed 's/^setup: //' "$tar.notes" 2>/dev/null || true

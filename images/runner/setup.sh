@@ -1,16 +1,27 @@
 #!/bin/bash
-# Turns a Debian root file system with the packages of packages.txt into the
-# runner's. Runs inside it, as root, from the directory that holds it; used by
-# Dockerfile.runner and by build.sh alike. Wants apt's lists still in place.
+# Turns a Debian root file system into the runner's: `setup.sh before` runs first,
+# then the packages of packages.txt are installed, then `setup.sh` runs with apt's
+# lists still in place. Inside the file system, as root, with the other files of
+# this directory beside it; used by Dockerfile.runner and by build.sh alike.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=/usr/lib/aivory-runner
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
-# The caches below hold times of files; a frozen clock would make them stale.
+# fontconfig would write this time into its cache in place of the directories'.
 unset SOURCE_DATE_EPOCH
 
 say() { printf 'setup: %s\n' "$*"; }
+
+if [ "${1:-}" = before ]; then
+    install -m 644 "$here/dpkg-trim.conf" /etc/dpkg/dpkg.cfg.d/90-runner-trim
+    # Half of the time would go into fsync, and into byte code that is compiled
+    # again below. Both are undone at the end.
+    echo force-unsafe-io >/etc/dpkg/dpkg.cfg.d/00-runner-build
+    dpkg-divert --quiet --local --no-rename --divert /usr/bin/py3compile.real --add /usr/bin/py3compile
+    ln -sf true /usr/bin/py3compile
+    exit
+fi
 
 say 'user sandbox'
 groupadd --gid 1000 sandbox
@@ -47,18 +58,22 @@ fi
 say 'fonts'
 install -m 644 "$here/files/fonts.conf" /etc/fonts/conf.d/64-aivory-runner.conf
 python3 "$here/files/bake_fonts.py" "$out"
-install -m 644 "$here/files/aivory_fontlist.py" /usr/lib/python3/dist-packages/aivory_fontlist.py
-echo 'import aivory_fontlist' >/usr/lib/python3/dist-packages/aivory_fontlist.pth
-# fontconfig compares a directory's time to the nanosecond, image layers keep
-# whole seconds.
-find /usr/share/fonts /usr/local/share/fonts -type d -exec touch -d "@$(date +%s)" {} + 2>/dev/null || true
+# The standard library's sitecustomize.py is a link to this one.
+for file in /etc/python3.*/sitecustomize.py; do install -m 644 "$here/files/sitecustomize.py" "$file"; done
+# fontconfig trusts its cache while the directories' times match, and ways of
+# packing an image round or clamp those: a whole second long past survives.
+mkdir -p /usr/local/share/fonts
+find /usr/share/fonts /usr/local/share/fonts -type d -exec touch -d 2025-01-01T00:00:00Z {} +
 fc-cache -sf
 
 say 'byte code'
-rm -f /usr/local/bin/py3compile
+rm -f /usr/bin/py3compile /etc/dpkg/dpkg.cfg.d/00-runner-build
+dpkg-divert --quiet --local --rename --remove /usr/bin/py3compile
 # Test suites of the libraries: a sixth of the image, never imported. Not left
-# out by dpkg, since the packages' own scripts fail without them.
-find /usr/lib/python3 -depth -type d -name tests -exec rm -rf {} +
+# out by dpkg, since the packages' own scripts fail without them. numpy.testing
+# needs one file of numpy's.
+find /usr/lib/python3 -depth -type d -name tests ! -path '*/numpy/_core/tests' -exec rm -rf {} +
+find /usr/lib/python3/dist-packages/numpy/_core/tests -depth -mindepth 1 ! -name __init__.py ! -name _natype.py -delete
 # Not tied to the sources' times, which not every way of unpacking an image
 # keeps. An edited module needs `python3 -m compileall` to take effect.
 PYTHONDONTWRITEBYTECODE='' python3 -m compileall -q -f -j 0 --invalidation-mode unchecked-hash \
@@ -66,7 +81,7 @@ PYTHONDONTWRITEBYTECODE='' python3 -m compileall -q -f -j 0 --invalidation-mode 
 
 say 'trimming'
 # The packages' own names, whatever mirror the build used.
-rm -f /etc/apt/sources.list
+rm -f /etc/apt/sources.list /etc/dpkg/dpkg.cfg.d/99mmdebstrap
 cat >/etc/apt/sources.list.d/debian.sources <<'SOURCES'
 Types: deb
 URIs: http://deb.debian.org/debian
