@@ -31,7 +31,7 @@ func TestOpenGreets(t *testing.T) {
 	if err := json.Unmarshal(setup, &got); err != nil {
 		t.Fatal(err)
 	}
-	if got["threads"] != 2.0 || got["environ"] == nil {
+	if got["threads"] != 3.0 || got["environ"] == nil {
 		t.Errorf("set up with %s", setup)
 	}
 	if d.dials != 1 {
