@@ -87,9 +87,9 @@ HELLO, STDOUT, STDERR, RESULT, ERROR, BEAT, FILE = 16, 17, 18, 19, 20, 21, 22
 MAX_FRAME = 256 << 10
 BEAT_SECONDS, FLUSH_SECONDS, GRACE_SECONDS = 1.0, 0.005, 2.0
 MAX_SCAN = 200000  # entries below outputs that are looked at
-MAX_LISTING = 1000000  # bytes of a listing
+MAX_LISTING = 1000000  # bytes of a listing, with what was looked at on the way
 MAX_MEMBERS = 500000  # of an archive that is unpacked
-MAX_TAR_HEADER = 1 << 20  # bytes of an extended header; a name is far shorter
+MAX_TAR_HEADER = 1 << 20  # bytes of all extended headers of a member; names are far shorter
 MAX_EXTENTS = 8192  # of a sparse file; one with more is carried as a dense one
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -172,6 +172,20 @@ class Stream:
                 yield payload
             elif kind != CANCEL:
                 os._exit(2)
+
+
+class Pulse:
+    """Called now and then during long work, lets the service hear of it."""
+
+    def __init__(self, stream):
+        self.stream, self.next = stream, time.monotonic() + BEAT_SECONDS
+
+    def __call__(self):
+        now = time.monotonic()
+        if now >= self.next:
+            self.stream.put(BEAT)
+            self.stream.flush()
+            self.next = now + BEAT_SECONDS
 
 
 # ---------------------------------------------------- the program's process
@@ -461,6 +475,46 @@ def resolve(path):
     return real
 
 
+class Opened:
+    """The real path of a workspace path, with the directories on the way held
+    open that a program closed to their owner."""
+
+    def __init__(self, path):
+        self.path, self.modes = path, []
+
+    def __enter__(self):
+        try:
+            while True:
+                real, closed = resolve(self.path), False
+                at = len(WORKSPACE)
+                while at >= 0 and not closed:
+                    closed = self.open(real[:at])
+                    at = real.find("/", at + 1)
+                if not closed:
+                    return real
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def open(self, directory):
+        try:
+            mode = os.lstat(directory).st_mode
+        except OSError:
+            return False
+        if not stat.S_ISDIR(mode) or mode & 0o700 == 0o700:
+            return False
+        os.chmod(directory, stat.S_IMODE(mode) | 0o700)
+        self.modes.append((directory, stat.S_IMODE(mode)))
+        return True  # what lies below may lead elsewhere than it seemed
+
+    def __exit__(self, *_):
+        for directory, mode in reversed(self.modes):
+            try:
+                os.chmod(directory, mode)
+            except OSError:
+                pass
+
+
 def open_regular(path):
     """Opens a regular file for reading, whatever its mode; the caller closes
     the descriptor. Nothing else runs meanwhile, so there is no race."""
@@ -478,42 +532,46 @@ def open_regular(path):
             os.chmod(path, stat.S_IMODE(info.st_mode))
 
 
-def empty(top):
+def empty(top, pulse=lambda: None):
     """Removes all below a real directory, whatever modes and depth it has:
     directories are moved up before they are entered, so no path grows long."""
     prefix, count = TEMP + os.urandom(8).hex() + "-", 0
     os.chmod(top, 0o700)
-    while True:
+    found = True
+    while found:
+        found = False
         with os.scandir(top) as entries:
-            directories = []
             for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    directories.append(entry.path)
-                else:
+                found = True
+                pulse()
+                if not entry.is_dir(follow_symlinks=False):
                     os.unlink(entry.path)
-        if not directories:
-            return
-        for directory in directories:
-            os.chmod(directory, 0o700)
-            with os.scandir(directory) as entries:
-                for entry in list(entries):
-                    if entry.is_dir(follow_symlinks=False):
-                        os.chmod(entry.path, 0o700)
-                        os.rename(entry.path, "%s/%s%d" % (top, prefix, count))
-                        count += 1
-                    else:
-                        os.unlink(entry.path)
-            os.rmdir(directory)
+                    continue
+                os.chmod(entry.path, 0o700)
+                with os.scandir(entry.path) as children:
+                    for child in children:
+                        pulse()
+                        if child.is_dir(follow_symlinks=False):
+                            os.chmod(child.path, 0o700)
+                            os.rename(child.path, "%s/%s%d" % (top, prefix, count))
+                            count += 1
+                        else:
+                            os.unlink(child.path)
+                try:
+                    os.rmdir(entry.path)
+                except OSError as e:
+                    if e.errno != errno.ENOTEMPTY:
+                        raise  # else the next round finds what this one missed
 
 
-def reset_directory(path):
+def reset_directory(path, pulse=lambda: None):
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
         mode = None
     if mode is not None:
         if stat.S_ISDIR(mode):
-            empty(path)
+            empty(path, pulse)
             os.chmod(path, 0o755)
             return
         os.unlink(path)
@@ -575,7 +633,7 @@ class GzipWriter:
     def __init__(self, stream):
         self.stream = stream
         self.gzip = zlib.compressobj(1, zlib.DEFLATED, 31)
-        self.beat = time.monotonic() + BEAT_SECONDS
+        self.pulse = Pulse(stream)
 
     def write(self, data):
         self.send(self.gzip.compress(data))
@@ -584,10 +642,7 @@ class GzipWriter:
     def send(self, out):
         for at in range(0, len(out), MAX_FRAME):
             self.stream.put(DATA, out[at:at + MAX_FRAME])
-        if time.monotonic() > self.beat:  # zeros make no output
-            self.stream.put(BEAT)
-            self.stream.flush()
-            self.beat = time.monotonic() + BEAT_SECONDS
+        self.pulse()  # zeros make no output
 
     def close(self):
         self.send(self.gzip.flush())
@@ -633,6 +688,7 @@ class Packer:
         stack = ["."]
         while stack:
             name = stack.pop()
+            self.out.pulse()
             path = WORKSPACE if name == "." else WORKSPACE + name[1:]
             try:
                 children = self.add(name, path)
@@ -648,6 +704,8 @@ class Packer:
         """Adds an entry; the names in it where it is a directory."""
         status = os.lstat(path)
         info = self.tar.gettarinfo(path, name)
+        if status.st_nlink == 1:  # kept only to find hard links
+            self.tar.inodes.pop((status.st_ino, status.st_dev), None)
         if info is None:
             self.tally.leave(name, "not a kind of file that an archive holds")
             return ()
@@ -670,12 +728,10 @@ class Packer:
         return ()
 
     def children(self, path, status):
-        try:
-            return os.listdir(path)
-        except PermissionError:
-            os.chmod(path, 0o700)
+        if status.st_mode & 0o500 != 0o500:
             # It stays open to its owner: what is in it is still to be read.
-            return os.listdir(path)
+            os.chmod(path, stat.S_IMODE(status.st_mode) | 0o500)
+        return os.listdir(path)
 
     def add_file(self, info, fd, status):
         extents = self.extents(fd, status)
@@ -700,7 +756,9 @@ class Packer:
             try:
                 start = os.lseek(fd, at, os.SEEK_DATA)
                 at = os.lseek(fd, start, os.SEEK_HOLE)
-            except OSError:
+            except OSError as e:
+                if e.errno != errno.ENXIO:
+                    return None  # this file system does not tell
                 break  # no data after this
             found.append((start, at - start))
         os.lseek(fd, 0, os.SEEK_SET)
@@ -745,15 +803,48 @@ class GzipReader:
 
 
 class Member(tarfile.TarInfo):
-    """A member whose headers cost bounded memory."""
+    """A member whose headers cost bounded memory. The library takes a header
+    that it cannot read for the archive's end; here it is an error."""
+
+    @classmethod
+    def frombuf(cls, buf, encoding, errors):
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as e:
+            raise tarfile.ReadError(str(e))
 
     def _proc_member(self, tar):
-        if self.type in (tarfile.GNUTYPE_SPARSE,):
+        if self.type == tarfile.GNUTYPE_SPARSE:
             raise tarfile.ReadError("old sparse format")
-        if self.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
-                         tarfile.GNUTYPE_LONGLINK) and not 0 <= self.size <= MAX_TAR_HEADER:
-            raise tarfile.ReadError("extended header of %d bytes" % self.size)
+        if self.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK):
+            # Global ones stay in memory, the others until their member is here.
+            kept = "all" if self.type == tarfile.XGLTYPE else "this"
+            tar.headers[kept] += max(0, self.size)
+            if not 0 <= self.size <= MAX_TAR_HEADER or tar.headers[kept] > MAX_TAR_HEADER:
+                raise tarfile.ReadError("extended headers of more than %d bytes" % MAX_TAR_HEADER)
         return super()._proc_member(tar)
+
+    def _proc_gnusparse_10(self, next, pax_headers, tar):
+        buf = tar.fileobj.read(512)
+        count, buf = buf.split(b"\n", 1)
+        if not 0 <= int(count) <= 8 * MAX_EXTENTS:
+            raise tarfile.ReadError("sparse file of %d parts" % int(count))
+        numbers = []
+        while len(numbers) < int(count) * 2:
+            if b"\n" not in buf:
+                buf += tar.fileobj.read(512)
+            number, buf = buf.split(b"\n", 1)
+            numbers.append(int(number))
+        next.offset_data = tar.fileobj.tell()
+        next.sparse = list(zip(numbers[::2], numbers[1::2]))
+
+
+class Archive(tarfile.TarFile):
+    """A tar that keeps count of its extended headers' bytes."""
+
+    def __init__(self, *args, **options):
+        self.headers = {"all": 0, "this": 0}
+        super().__init__(*args, **options)
 
 
 class Unpacker:
@@ -761,14 +852,16 @@ class Unpacker:
     member is written through a symlink or outside; modes come last, so that a
     directory without permissions does not keep its own content out."""
 
-    def __init__(self, body):
-        self.tally, self.later = Tally(), {}
+    def __init__(self, body, pulse=lambda: None):
+        self.tally, self.later, self.pulse = Tally(), {}, pulse
         self.source = GzipReader(body)
 
     def unpack(self):
-        tar = tarfile.open(mode="r|", fileobj=self.source, tarinfo=Member, bufsize=1 << 16, errorlevel=0)
+        tar = Archive.open(mode="r|", fileobj=self.source, tarinfo=Member, bufsize=1 << 16, errorlevel=0)
         count = 0
         for member in tar:
+            self.pulse()
+            tar.headers["this"] = 0
             count += 1
             if count > MAX_MEMBERS:
                 raise tarfile.ReadError("more than %d members" % MAX_MEMBERS)
@@ -781,9 +874,12 @@ class Unpacker:
                     raise
                 self.tally.leave(member.name, e.strerror or str(e))
             tar.members = []
+        while self.source.read(1 << 16):  # to the end, where the checksum is
+            self.pulse()
 
     def finish(self):
         for path, (mode, mtime) in sorted(self.later.items(), reverse=True):
+            self.pulse()
             try:
                 os.chmod(path, mode)
                 os.utime(path, (mtime, mtime), follow_symlinks=False)
@@ -856,6 +952,7 @@ class Unpacker:
             os.utime(path, (mtime, mtime), follow_symlinks=False)
         elif member.isfifo():
             os.mkfifo(path, mode)
+            os.utime(path, (mtime, mtime))
         else:
             self.write(tar, member, path)
             os.chmod(path, mode)
@@ -877,6 +974,7 @@ class Unpacker:
                     if chunk.count(0) != len(chunk):
                         os.pwrite(fd, chunk, at)
                     at += len(chunk)
+                    self.pulse()
             os.ftruncate(fd, member.size)
             self.tally.bytes += member.size
             done = True
@@ -1093,14 +1191,14 @@ class Agent:
                 return found, True
         except OSError:
             return found, True
-        beat = time.monotonic() + BEAT_SECONDS
-        stack = [""]
+        pulse, stack = Pulse(self.stream), [""]
         while stack:
             below = stack.pop()
             try:
                 with os.scandir(OUTPUTS + "/" + below) as entries:
                     for entry in entries:
                         seen += 1
+                        pulse()
                         if seen > MAX_SCAN:
                             return found, False
                         if entry.is_dir(follow_symlinks=False):
@@ -1110,13 +1208,8 @@ class Agent:
                             found[below + entry.name] = (info.st_mtime_ns, info.st_size, info.st_ino)
             except OSError:
                 complete = False
-            now = time.monotonic()
-            if deadline is not None and now > deadline:
+            if deadline is not None and time.monotonic() > deadline:
                 return found, False
-            if now > beat:
-                self.stream.put(BEAT)
-                self.stream.flush()
-                beat = now + BEAT_SECONDS
         return found, complete
 
     # -- files
@@ -1126,24 +1219,8 @@ class Agent:
         body = self.stream.body()
         temporary = "%s/%s%s" % (WORKSPACE, TEMP, os.urandom(8).hex())
         try:
-            target = resolve(request["path"])
-            try:
-                mode = os.lstat(target).st_mode
-                if not stat.S_ISREG(mode):
-                    raise Refused("path")
-            except FileNotFoundError:
-                mode = 0o644
-            os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                for chunk in body:
-                    view = memoryview(chunk)
-                    while view:
-                        view = view[os.write(fd, view):]
-                os.fchmod(fd, stat.S_IMODE(mode))
-            finally:
-                os.close(fd)
-            os.rename(temporary, target)
+            with Opened(request["path"]) as target:
+                self.write(target, body, temporary)
         except BaseException as e:
             try:
                 os.unlink(temporary)
@@ -1156,28 +1233,49 @@ class Agent:
             raise
         self.stream.put_json(RESULT, {})
 
+    def write(self, target, body, temporary):
+        try:
+            mode = os.lstat(target).st_mode
+            if not stat.S_ISREG(mode):
+                raise Refused("path")
+        except FileNotFoundError:
+            mode = 0o644
+        os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            for chunk in body:
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(fd, view):]
+            os.fchmod(fd, stat.S_IMODE(mode))
+        finally:
+            os.close(fd)
+        os.rename(temporary, target)
+
     def do_read(self, request):
-        fd = open_regular(resolve(request["path"]))
+        with Opened(request["path"]) as path:
+            fd = open_regular(path)
         size = os.fstat(fd).st_size
         self.stream.put_json(RESULT, {"size": size})
         self.send_file(fd, size)
         self.stream.put(END)
 
     def do_list(self, request):
-        rows, total, stack = [], 0, [""]
+        rows, total, stack, pulse = [], 0, [""], Pulse(self.stream)
         while stack and total < MAX_LISTING:
             below = stack.pop()
             try:
                 with os.scandir(WORKSPACE + "/" + below) as entries:
                     for entry in entries:
+                        pulse()
+                        path = below + entry.name
+                        total += len(path) + 10
+                        if total >= MAX_LISTING:
+                            break
                         if entry.is_dir(follow_symlinks=False):
                             if below.count("/") + 1 < request["depth"]:
-                                stack.append(below + entry.name + "/")
+                                stack.append(path + "/")
                         elif entry.is_file(follow_symlinks=False):
-                            path = below + entry.name
-                            total += len(path) + 10
-                            if total >= MAX_LISTING:
-                                break
                             rows.append((path, entry.stat(follow_symlinks=False).st_size))
             except OSError:
                 pass  # gone or not to be entered: not listed
@@ -1194,7 +1292,7 @@ class Agent:
 
     def reset_inputs(self):
         for name in INPUTS:
-            reset_directory(WORKSPACE + "/" + name)
+            reset_directory(WORKSPACE + "/" + name, Pulse(self.stream))
 
     # -- the workspace as an archive
 
@@ -1206,7 +1304,7 @@ class Agent:
     def do_unpack(self, request):
         self.snapshot = None
         body, problem = self.stream.body(), None
-        unpacker = Unpacker(body)
+        unpacker = Unpacker(body, Pulse(self.stream))
         try:
             unpacker.unpack()
         except OSError as e:
