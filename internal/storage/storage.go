@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"time"
 )
 
@@ -67,3 +68,6 @@ func (c Config) String() string { return c.Provider + ":" + c.Prefix }
 
 // GoString is String, for %#v.
 func (c Config) GoString() string { return c.String() }
+
+// LogValue is String, for log/slog, whose JSON would name every field.
+func (c Config) LogValue() slog.Value { return slog.StringValue(c.String()) }
