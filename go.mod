@@ -52,5 +52,6 @@ require (
 	go.uber.org/goleak v1.3.0 // indirect
 	golang.org/x/sync v0.25.0 // indirect
 	golang.org/x/sys v0.50.0 // indirect
+	golang.org/x/time v0.11.0 // indirect
 	pgregory.net/rapid v1.3.0 // indirect
 )
