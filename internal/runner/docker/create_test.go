@@ -133,12 +133,12 @@ func TestCreateWithoutLimits(t *testing.T) {
 	}
 }
 
-func TestImageWithItsOwnHosts(t *testing.T) {
+func TestImageThatKnowsLocalhost(t *testing.T) {
 	f := newFakeEngine(t).start(t)
 	if _, err := f.driver(t, nil).Create(t.Context(), testSpec); err != nil || createBody(t, f).NetworkDisabled {
 		t.Errorf("an ordinary image: %v, networking left out %v", err, createBody(t, f).NetworkDisabled)
 	}
-	f.handle("GET /images/img:v1/json", reply(200, `{"Id":"sha256:1","Config":{"Labels":{"aivory.own_hosts":"1"}}}`))
+	f.handle("GET /images/img:v1/json", reply(200, `{"Id":"sha256:1","Config":{"Labels":{"aivory.localhost":"1"}}}`))
 	if _, err := f.driver(t, nil).Create(t.Context(), testSpec); err != nil {
 		t.Fatal(err)
 	}

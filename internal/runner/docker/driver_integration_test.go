@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -135,15 +136,15 @@ func TestStoppedRunner(t *testing.T) {
 }
 
 // TestInstances has two services on one engine, and runners of the older
-// service, which both may adopt.
+// service, which both may adopt (and so may any other service on this engine).
 func TestInstances(t *testing.T) {
 	mine := newDriver(t, nil)
 	other := newDriver(t, func(c *docker.Config) { c.Instance = testInstance + "-other" })
 	a, _ := create(t, mine, testLimits)
 	b, _ := create(t, other, testLimits)
-	session := randomHex(16)
+	session, made := randomHex(16), time.Now().Add(-time.Minute).Truncate(time.Second)
 	legacy := foreign(t, map[string]string{
-		"aivory.sandbox": "1", "aivory.session_id": session, "aivory.created_at": "1600000000",
+		"aivory.sandbox": "1", "aivory.session_id": session, "aivory.created_at": strconv.FormatInt(made.Unix(), 10),
 	})
 	odd := foreign(t, map[string]string{"aivory.sandbox": "1", "aivory.session_id": "../../etc", "aivory.created_at": "soon"})
 	unmarked := foreign(t, map[string]string{"aivory.session_id": randomHex(16)})
@@ -163,7 +164,7 @@ func TestInstances(t *testing.T) {
 			t.Errorf("%s sees a container that is no runner", x.name)
 		}
 		in, ok := find(t, x.d, legacy)
-		want := runner.Instance{ID: legacy, SessionID: session, CreatedAt: time.Unix(1_600_000_000, 0), Running: true, Legacy: true}
+		want := runner.Instance{ID: legacy, SessionID: session, CreatedAt: made, Running: true, Legacy: true}
 		if !ok || in != want {
 			t.Errorf("%s: legacy runner listed as %+v, want %+v", x.name, in, want)
 		}

@@ -15,15 +15,15 @@ import (
 
 const detailNoImage = "the runner image is not available"
 
-// labelOwnHosts on an image says that its /etc/hosts names localhost. Such an
-// image needs none of the files that the engine makes for a network, and starts
-// in about half the time without.
-const labelOwnHosts = "aivory.own_hosts"
+// labelLocalhost on an image says that it resolves localhost without
+// /etc/hosts. Its runners need none of the files that the engine makes for a
+// network, and start in about half the time without.
+const labelLocalhost = "aivory.localhost"
 
 // image is what a runner's container needs to know of its image.
 type image struct {
-	ownHosts bool
-	volumes  []string // clean paths that the image declares as volumes
+	localhost bool     // resolves localhost by itself
+	volumes   []string // clean paths that the image declares as volumes
 }
 
 // imageState remembers that the image was seen, and holds the pull under way.
@@ -84,7 +84,7 @@ func (d *Driver) inspectImage(ctx context.Context) (*image, error) {
 	}
 	img := &image{}
 	if found.Config != nil {
-		img.ownHosts = found.Config.Labels[labelOwnHosts] == "1"
+		img.localhost = found.Config.Labels[labelLocalhost] == "1"
 		for v := range found.Config.Volumes {
 			img.volumes = append(img.volumes, path.Clean("/"+v))
 		}

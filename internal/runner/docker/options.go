@@ -76,7 +76,7 @@ func (d *Driver) containerOptions(spec runner.Spec, img *image, withQuota bool) 
 			Env:             environment,
 			WorkingDir:      "/",
 			Healthcheck:     &container.HealthConfig{Test: []string{"NONE"}},
-			NetworkDisabled: img.ownHosts,
+			NetworkDisabled: img.localhost,
 			Labels: map[string]string{
 				labelSandbox:  sandboxMarking,
 				labelSession:  spec.SessionID,

@@ -239,3 +239,20 @@ for d in ("/tmp", "/workspace", "/home/sandbox"):
 		t.Errorf("read-only %v, tmpfs %v", c.HostConfig.ReadonlyRootfs, c.HostConfig.Tmpfs)
 	}
 }
+
+// TestLocalhost: programs talk to themselves by name, whether the engine or the
+// image (see labelLocalhost) takes care of it.
+func TestLocalhost(t *testing.T) {
+	d := newDriver(t, nil)
+	id, _ := create(t, d, testLimits)
+	got := strings.TrimSpace(python(t, d, id, `
+import socket
+s = socket.create_server(("127.0.0.1", 0))
+c = socket.create_connection(("localhost", s.getsockname()[1]))
+s.accept()[0].sendall(b"hello")
+print(c.recv(5).decode(), sorted({a[4][0] for a in socket.getaddrinfo("localhost", 80)})[0])
+`))
+	if got != "hello 127.0.0.1" {
+		t.Errorf("got %q", got)
+	}
+}
