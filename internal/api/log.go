@@ -12,9 +12,9 @@ import (
 
 type requestIDKey struct{}
 
-// RequestID returns the id of the request that ctx belongs to, which its answer
+// requestID returns the id of the request that ctx belongs to, which its answer
 // bears as X-Request-Id; empty outside of a request.
-func RequestID(ctx context.Context) string {
+func requestID(ctx context.Context) string {
 	id, _ := ctx.Value(requestIDKey{}).(string)
 	return id
 }
@@ -41,7 +41,7 @@ func NewLogHandler(h slog.Handler) slog.Handler {
 
 // Handle adds the id.
 func (h logHandler) Handle(ctx context.Context, r slog.Record) error {
-	if id := RequestID(ctx); id != "" {
+	if id := requestID(ctx); id != "" {
 		r = r.Clone()
 		r.AddAttrs(slog.String("request_id", id))
 	}

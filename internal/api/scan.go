@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"io"
+	"unicode/utf8"
 )
 
 const (
@@ -43,8 +44,9 @@ type scanner struct {
 	whole *echo // where set, collects everything
 	part  *echo // where set, collects the value at hand
 
-	num   []byte // the number at hand
-	stack []byte // brackets that are open in skip
+	num   []byte            // the number at hand
+	char  [utf8.UTFMax]byte // what the escape at hand stands for
+	stack []byte            // brackets that are open in skip
 }
 
 // fail ends the text with an error that no position explains.

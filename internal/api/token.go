@@ -47,7 +47,7 @@ func (s *scanner) str(sink stringSink) *syntaxError {
 
 // escape reads the escape whose backslash is next; one more byte is there.
 func (s *scanner) escape(sink stringSink) *syntaxError {
-	var out [utf8.UTFMax]byte
+	out := &s.char
 	n, used := 1, 2
 	switch c := s.buf[s.r+1]; c {
 	case '"', '\\', '/':
