@@ -113,7 +113,7 @@ build_rootfs() {
     # In the hooks "$1" is the root file system, filled in by mmdebstrap.
     # shellcheck disable=SC2016
     mmdebstrap --variant=minbase --architectures="$arch" --format=tar \
-        --include="$packages" --dpkgopt="$here/dpkg-trim.conf" \
+        --include="$packages" \
         --skip=essential/unlink,cleanup/reproducible \
         --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
         --setup-hook='mkdir -p "$1/var/cache/apt/archives"' \

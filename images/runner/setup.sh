@@ -81,7 +81,7 @@ PYTHONDONTWRITEBYTECODE='' python3 -m compileall -q -f -j 0 --invalidation-mode 
 
 say 'trimming'
 # The packages' own names, whatever mirror the build used.
-rm -f /etc/apt/sources.list /etc/dpkg/dpkg.cfg.d/99mmdebstrap
+rm -f /etc/apt/sources.list
 cat >/etc/apt/sources.list.d/debian.sources <<'SOURCES'
 Types: deb
 URIs: http://deb.debian.org/debian
@@ -98,8 +98,10 @@ SOURCES
 # A runner never changes its user.
 find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 find /var/log -type f -delete
+# The base system came before dpkg knew what to leave out.
+find /usr/share/doc \( -type f ! -name copyright -o -xtype l \) -delete
 find /usr/share/locale -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +
-rm -rf /var/cache/debconf/*-old /var/lib/dpkg/*-old /root/.cache /var/cache/ldconfig/*
+rm -rf /usr/share/man/* /usr/share/info/* /usr/share/lintian /var/cache/debconf/*-old /var/lib/dpkg/*-old /root/.cache /var/cache/ldconfig/*
 : >/etc/machine-id
 
 if [ -s "$out/missing" ]; then
