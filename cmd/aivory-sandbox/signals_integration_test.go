@@ -1,0 +1,155 @@
+//go:build integration
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// process is a service in a process of its own.
+type process struct {
+	testService
+	cmd    *exec.Cmd
+	output *bytes.Buffer
+	ended  chan error
+}
+
+// spawn starts this test binary as the service, on the state of s, and waits
+// until it is healthy.
+func (s *testService) spawn(t *testing.T) *process {
+	t.Helper()
+	p := &process{testService: *s, output: new(bytes.Buffer), ended: make(chan error, 1)}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	p.url = "http://" + address
+	environ := []string{
+		"SANDBOX_API_KEY=" + s.key, "SANDBOX_INSTANCE=" + s.instance, "SANDBOX_STATE_DIR=" + s.stateDir,
+		"SANDBOX_LISTEN=" + address, "SANDBOX_LOG_FORMAT=text", "SANDBOX_POOL_SIZE=0",
+	}
+	p.cmd = exec.Command("/proc/self/exe", "serve")
+	p.cmd.Env = append(os.Environ(), append(environ, actAsService+"=1")...)
+	p.cmd.Stderr = p.output
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { p.ended <- p.cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // ended already, as a rule
+		<-p.ended
+		if t.Failed() {
+			t.Logf("the service's log:\n%s", p.output)
+		}
+	})
+	for range 300 {
+		if healthcheck(t.Context(), environ) == nil {
+			return p
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatalf("the service does not become healthy:\n%s", p.output)
+	return nil
+}
+
+// wait returns how the process ended.
+func (p *process) wait(t *testing.T, within time.Duration) error {
+	t.Helper()
+	select {
+	case err := <-p.ended:
+		p.ended <- err // for the cleanup
+		return err
+	case <-time.After(within):
+		t.Fatalf("the service has not ended after %v", within)
+		return nil
+	}
+}
+
+func TestSignals(t *testing.T) {
+	s := &testService{key: randomHex(), instance: "test-" + randomHex()[:12], stateDir: t.TempDir(), http: newHTTPClient()}
+	t.Cleanup(func() {
+		if _, err := s.removeContainers(); err != nil {
+			t.Error(err)
+		}
+	})
+	first := s.spawn(t)
+	id, err := first.create()
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := func(p *process) testSession { return testSession{&p.testService, id} }
+	if a := on(first).put("uploads/kept.txt", []byte("kept")); a.status != 200 {
+		t.Fatalf("put: %v", a)
+	}
+
+	var run answer
+	var wg sync.WaitGroup
+	wg.Go(func() { run = on(first).exec(context.Background(), span(3), 20*time.Second) })
+	time.Sleep(time.Second)
+	if err := first.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond)
+	if a := on(first).exec(context.Background(), "print(1)", time.Second); a.err == nil && a.status == 200 {
+		t.Errorf("a stopping service takes new work: %v", a)
+	}
+	wg.Wait()
+	if from, to := spanOf(t, run); to-from < 3 {
+		t.Errorf("the run in hand was cut short: %v", run)
+	}
+	if err := first.wait(t, 20*time.Second); err != nil {
+		t.Errorf("the service ended with %v", err)
+	}
+
+	second := s.spawn(t)
+	on(second).alive(t)
+	if got := on(second).read(t, "uploads/kept.txt"); string(got) != "kept" {
+		t.Errorf("after the restart the file holds %q", got)
+	}
+	wg.Go(func() { run = on(second).exec(context.Background(), "import time; time.sleep(100)", 110*time.Second) })
+	time.Sleep(time.Second)
+	for range 2 {
+		if err := second.cmd.Process.Signal(syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	var exit *exec.ExitError
+	if err := second.wait(t, 10*time.Second); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGINT {
+		t.Errorf("a second signal ended it with %v", err)
+	}
+	wg.Wait()
+	if run.err == nil {
+		t.Errorf("the run in hand was answered: %v", run)
+	}
+
+	third := s.spawn(t)
+	on(third).alive(t)
+	on(third).quiet(t)
+	if got := on(third).read(t, "uploads/kept.txt"); string(got) != "kept" {
+		t.Errorf("after the second restart the file holds %q", got)
+	}
+	if a := third.release(id); a.status != 200 {
+		t.Errorf("delete: %v", a)
+	}
+	if err := third.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := third.wait(t, 20*time.Second); err != nil {
+		t.Errorf("the service ended with %v", err)
+	}
+	if ids, err := s.containers(); err != nil || len(ids) != 0 {
+		t.Errorf("left: %q, %v", ids, err)
+	}
+}
