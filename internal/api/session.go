@@ -153,11 +153,12 @@ type output struct{ stdout, stderr []byte }
 func (a *api) output(x *session.Execution, timeout time.Duration) output {
 	limit := a.cfg.MaxOutput / 1024
 	o := output{bytes.Clone(x.Stdout), bytes.Clone(x.Stderr)}
+	// A character that the cut went through is left out whole.
 	if x.StdoutTruncated {
-		o.stdout = fmt.Appendf(o.stdout, "\n... [truncated, stdout exceeded %dKB]", limit)
+		o.stdout = fmt.Appendf(o.stdout[:completeRunes(o.stdout)], "\n... [truncated, stdout exceeded %dKB]", limit)
 	}
 	if x.StderrTruncated {
-		o.stderr = fmt.Appendf(o.stderr, "\n... [truncated, stderr exceeded %dKB]", limit)
+		o.stderr = fmt.Appendf(o.stderr[:completeRunes(o.stderr)], "\n... [truncated, stderr exceeded %dKB]", limit)
 	}
 	switch x.Reason {
 	case session.ReasonTimeout:
@@ -166,6 +167,11 @@ func (a *api) output(x *session.Execution, timeout time.Duration) output {
 		o.stderr = append(o.stderr, "\n[sandbox] out of memory: the run needed more memory than the sandbox has"...)
 	case session.ReasonLost:
 		o.stderr = append(o.stderr, "\n[sandbox] the program stopped or killed its supervisor; the run was ended"...)
+	default:
+		// The program went on, or ended in its own words, which seldom name the cause.
+		if x.Usage.OOMKills > 0 {
+			o.stderr = fmt.Appendf(o.stderr, "\n[sandbox] out of memory: %d process(es) of the run were killed", x.Usage.OOMKills)
+		}
 	}
 	if x.Skipped > 0 {
 		o.stderr = addLine(o.stderr, "skipped %d output file(s) because artifact limits are %d files, %d bytes per file, %d bytes total",

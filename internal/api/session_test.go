@@ -224,10 +224,14 @@ func TestOutput(t *testing.T) {
 		x              runner.Execution
 		stdout, stderr string
 	}{
-		"plain":     {runner.Execution{Stdout: []byte("a\n"), Stderr: []byte("b\n"), Reason: runner.ReasonExit}, "a\n", "b\n"},
-		"truncated": {runner.Execution{Stdout: []byte("A"), Stderr: []byte("E"), StdoutTruncated: true, StderrTruncated: true}, "A\n... [truncated, stdout exceeded 32KB]", "E\n... [truncated, stderr exceeded 32KB]"},
-		"timeout":   {runner.Execution{Reason: runner.ReasonTimeout, ExitCode: 124}, "", "\n[sandbox] execution exceeded 1.500s and was killed"},
-		"124 alone": {runner.Execution{Reason: runner.ReasonExit, ExitCode: 124}, "", ""},
+		"plain":                                 {runner.Execution{Stdout: []byte("a\n"), Stderr: []byte("b\n"), Reason: runner.ReasonExit}, "a\n", "b\n"},
+		"truncated":                             {runner.Execution{Stdout: []byte("A"), Stderr: []byte("E"), StdoutTruncated: true, StderrTruncated: true}, "A\n... [truncated, stdout exceeded 32KB]", "E\n... [truncated, stderr exceeded 32KB]"},
+		"timeout":                               {runner.Execution{Reason: runner.ReasonTimeout, ExitCode: 124}, "", "\n[sandbox] execution exceeded 1.500s and was killed"},
+		"124 alone":                             {runner.Execution{Reason: runner.ReasonExit, ExitCode: 124}, "", ""},
+		"truncated within a character":          {runner.Execution{Stdout: []byte("A\xe4\xb8"), StdoutTruncated: true}, "A\n... [truncated, stdout exceeded 32KB]", ""},
+		"truncated after bytes of no character": {runner.Execution{Stdout: []byte("A\xff\xb8"), StdoutTruncated: true}, "A\xff\xb8\n... [truncated, stdout exceeded 32KB]", ""},
+		"a child out of memory": {runner.Execution{Reason: runner.ReasonExit, Usage: runner.Usage{OOMKills: 2}, Stderr: []byte("broken pool")}, "",
+			"broken pool\n[sandbox] out of memory: 2 process(es) of the run were killed"},
 		"truncated, then timeout": {runner.Execution{Stderr: []byte("E"), StderrTruncated: true, Reason: runner.ReasonTimeout}, "",
 			"E\n... [truncated, stderr exceeded 32KB]\n[sandbox] execution exceeded 1.500s and was killed"},
 		"memory":  {runner.Execution{Reason: runner.ReasonOOM, ExitCode: 137}, "", "\n[sandbox] out of memory: the run needed more memory than the sandbox has"},
