@@ -37,29 +37,32 @@ def daemon(job):
         except OSError: pass
     while True: job()
 `
-	for _, p := range []struct{ name, code string }{
-		{"SIGSTOP to the parent", `import os, signal; os.kill(os.getppid(), signal.SIGSTOP); print("stopped")`},
-		{"SIGKILL to the parent", `import os, signal; os.kill(os.getppid(), signal.SIGKILL); print("killed")`},
-		{"SIGTERM to the parent", `import os, signal; os.kill(os.getppid(), signal.SIGTERM)`},
-		{"every signal to the parent", "import os\nfor n in range(1, 65):\n    try: os.kill(os.getppid(), n)\n    except OSError: pass"},
-		{"SIGKILL to all", `import os; os.kill(-1, 9)`},
-		{"SIGSTOP to all", `import os, signal; os.kill(-1, signal.SIGSTOP)`},
-		{"SIGTERM to all", `import os, signal; os.kill(-1, signal.SIGTERM); import time; time.sleep(2)`},
-		{"fork bomb", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"},
-		{"fork bomb that ignores signals", "import os, signal\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True:\n    try:\n        if os.fork() == 0: os.setsid()\n    except OSError: pass"},
-		{"fork bomb and gone", "import os\nif os.fork() == 0:\n    while True:\n        try: os.fork()\n        except OSError: pass"},
-		{"thread bomb", "import threading, time\ntry:\n    while True: threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\nexcept RuntimeError: print('no more')\ntime.sleep(1000)"},
-		{"full file systems", fill},
-		{"hidden killer of all", hidden + "daemon(lambda: os.kill(-1, signal.SIGKILL))"},
-		{"hidden stopper of all", hidden + "daemon(lambda: os.kill(-1, signal.SIGSTOP))"},
-		{"hidden killers, many", hidden + "for _ in range(40): daemon(lambda: os.kill(-1, signal.SIGSTOP))"},
-		{"fork bomb of killers", "import os, signal\nwhile True:\n    try:\n        if os.fork() == 0:\n            os.kill(-1, signal.SIGSTOP)\n    except OSError: pass"},
-		{"all at once", fill + "import signal\nos.kill(os.getppid(), signal.SIGSTOP)\nwhile True:\n    try: os.fork()\n    except OSError: pass"},
-		{"every descriptor", "import os\nfds = []\ntry:\n    while True: fds.append(os.open('/dev/null', 0))\nexcept OSError: pass\nfor fd in range(3, 2000):\n    try: os.write(fd, b'garbage' * 1000)\n    except OSError: pass"},
-		{"closed descriptors", "import os\nos.closerange(0, 1000)\nwhile True: pass"},
-		{"renamed and traced", "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nlibc.prctl(15, b'kworker/0:0', 0, 0, 0)\nif os.fork() == 0:\n    os.setsid(); libc.prctl(15, b'sh', 0, 0, 0)\n    while True: pass"},
-		{"everything in the home directory", "import os, shutil\nfor d in ('/workspace', os.path.expanduser('~'), '/tmp'):\n    for n in os.listdir(d):\n        if n == 'keep': continue\n        p = os.path.join(d, n)\n        shutil.rmtree(p, ignore_errors=True) if os.path.isdir(p) else os.unlink(p)\n    os.chmod(d, 0)"},
-		{"its own cgroup and limits", "import os, resource\nfor i in range(16):\n    try: resource.setrlimit(i, (0, 0))\n    except (OSError, ValueError): pass\nos.kill(os.getppid(), 9)"},
+	for _, p := range []struct {
+		name, code string
+		fatal      bool // whether the program cannot end well
+	}{
+		{"SIGSTOP to the parent", `import os, signal; os.kill(os.getppid(), signal.SIGSTOP); print("stopped")`, false},
+		{"SIGKILL to the parent", `import os, signal; os.kill(os.getppid(), signal.SIGKILL); print("killed")`, false},
+		{"SIGTERM to the parent", `import os, signal; os.kill(os.getppid(), signal.SIGTERM)`, false},
+		{"every signal to the parent", "import os\nfor n in range(1, 65):\n    try: os.kill(os.getppid(), n)\n    except OSError: pass", false},
+		{"SIGKILL to all", `import os; os.kill(-1, 9)`, false},
+		{"SIGSTOP to all", `import os, signal; os.kill(-1, signal.SIGSTOP)`, false},
+		{"SIGTERM to all", `import os, signal; os.kill(-1, signal.SIGTERM); import time; time.sleep(2)`, false},
+		{"fork bomb", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", true},
+		{"fork bomb that ignores signals", "import os, signal\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True:\n    try:\n        if os.fork() == 0: os.setsid()\n    except OSError: pass", true},
+		{"fork bomb and gone", "import os\nif os.fork() == 0:\n    while True:\n        try: os.fork()\n        except OSError: pass", false},
+		{"thread bomb", "import threading, time\ntry:\n    while True: threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\nexcept RuntimeError: print('no more')\ntime.sleep(1000)", true},
+		{"full file systems", fill, false},
+		{"hidden killer of all", hidden + "daemon(lambda: os.kill(-1, signal.SIGKILL))", false},
+		{"hidden stopper of all", hidden + "daemon(lambda: os.kill(-1, signal.SIGSTOP))", false},
+		{"hidden killers, many", hidden + "for _ in range(40): daemon(lambda: os.kill(-1, signal.SIGSTOP))", false},
+		{"fork bomb of killers", "import os, signal\nwhile True:\n    try:\n        if os.fork() == 0:\n            os.kill(-1, signal.SIGSTOP)\n    except OSError: pass", true},
+		{"all at once", fill + "import signal\nos.kill(os.getppid(), signal.SIGSTOP)\nwhile True:\n    try: os.fork()\n    except OSError: pass", true},
+		{"every descriptor", "import os\nfds = []\ntry:\n    while True: fds.append(os.open('/dev/null', 0))\nexcept OSError: pass\nfor fd in range(3, 2000):\n    try: os.write(fd, b'garbage' * 1000)\n    except OSError: pass", false},
+		{"closed descriptors", "import os\nos.closerange(0, 1000)\nwhile True: pass", true},
+		{"renamed and traced", "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nlibc.prctl(15, b'kworker/0:0', 0, 0, 0)\nif os.fork() == 0:\n    os.setsid(); libc.prctl(15, b'sh', 0, 0, 0)\n    while True: pass", false},
+		{"everything in the home directory", "import os, shutil\nfor d in ('/workspace', os.path.expanduser('~'), '/tmp'):\n    for n in os.listdir(d):\n        if n == 'keep': continue\n        p = os.path.join(d, n)\n        shutil.rmtree(p, ignore_errors=True) if os.path.isdir(p) else os.unlink(p)\n", false},
+		{"its own cgroup and limits", "import os, resource\nfor i in range(16):\n    try: resource.setrlimit(i, (0, 0))\n    except (OSError, ValueError): pass\nos.kill(os.getppid(), 9)", false},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			s := sharedService(t).session(t)
@@ -70,7 +73,7 @@ def daemon(job):
 			if r.took > 40*time.Second {
 				t.Errorf("the answer took %v: %v", r.took, r)
 			}
-			if r.Exit == 0 && r.took > 3*time.Second {
+			if r.Exit == 0 && p.fatal {
 				t.Errorf("an honest answer does not call this success: %v", r)
 			}
 			if got := s.read(t, "keep/before.txt"); string(got) != "kept" {
@@ -139,7 +142,8 @@ for n in (9, 15, 19):
     try: os.kill(1, n)
     except PermissionError: print("refused")`, out: is("refused\nrefused\nrefused\n")},
 		{name: "lowering its own oom score", code: `
-try: open("/proc/self/oom_score_adj", "w").write("-1000")
+import os
+try: os.write(os.open("/proc/self/oom_score_adj", os.O_WRONLY), b"-1000")
 except PermissionError: print("refused")`, out: is("refused\n")},
 		{name: "its own memory is its own", code: `print(len(open("/proc/self/environ", "rb").read()) > 10, open("/proc/self/maps").readline() != "")`, out: is("True True\n")},
 	})
@@ -154,7 +158,7 @@ func TestSmallerThings(t *testing.T) {
 		}, exit: anyExit},
 		{name: "NUL in the source", code: "print(1)\x00", exit: 1, err: has("null bytes")},
 		{name: "empty", code: ""},
-		{name: "a process that renames itself is killed with the others", code: "import ctypes, os, subprocess\nsubprocess.Popen(['sh', '-c', 'exec -a agent sleep 1000'], start_new_session=True)\nctypes.CDLL(None).prctl(15, b'agent', 0, 0, 0)",
+		{name: "a process that renames itself is killed with the others", code: "import ctypes, os, subprocess\nsubprocess.Popen(['bash', '-c', 'exec -a agent sleep 1000'], start_new_session=True)\nctypes.CDLL(None).prctl(15, b'agent', 0, 0, 0)",
 			check: func(t *testing.T, s testSession, _ result) { s.quiet(t) }},
 		{name: "a megabyte of source", code: "x = '" + strings.Repeat("x", 1048000) + "'\nprint(len(x))", out: is("1048000\n")},
 	})

@@ -69,7 +69,7 @@ func TestDeleteDuringARun(t *testing.T) {
 	time.Sleep(500 * time.Millisecond)
 	for name, a := range map[string]answer{
 		"exec": s.exec(context.Background(), "print(1)", time.Second), "list": s.post("/files/list", map[string]any{"session_id": s.id}),
-		"get": s.get("x"), "put": s.put("x", nil),
+		"get": s.get("x"), "put": s.put("x", []byte("x")),
 	} {
 		if a.status != 404 || a.took > time.Second {
 			t.Errorf("%s meanwhile: %v", name, a)
