@@ -2,6 +2,7 @@ package oss_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -33,7 +34,12 @@ func config(s *osstest.Server) storage.Config {
 
 func open(t *testing.T, cfg storage.Config) storage.Bucket {
 	t.Helper()
-	driver := oss.New(options())
+	return openWith(t, options(), cfg)
+}
+
+func openWith(t *testing.T, opts oss.Options, cfg storage.Config) storage.Bucket {
+	t.Helper()
+	driver := oss.New(opts)
 	t.Cleanup(driver.Close)
 	b, ok, err := driver.Open(t.Context(), cfg)
 	if err != nil || !ok {
@@ -51,6 +57,30 @@ func TestConformance(t *testing.T) {
 			Uploads:  func(*testing.T) []string { return server.Uploads() },
 		}
 	})
+}
+
+func TestFaults(t *testing.T) {
+	storagetest.RunFaults(t, func(t *testing.T, read time.Duration, front storagetest.Front) storagetest.Faulty {
+		server := osstest.NewBehind(t, front)
+		server.Secret = storagetest.FaultSecret
+		return storagetest.Faulty{
+			Bucket: openWith(t, oss.Options{
+				MaxAttempts: storagetest.FaultAttempts, ConnectTimeout: 10 * time.Second, ReadTimeout: read, Parts: upload.NewParts(4),
+			}, config(server)),
+			Uploads: server.Uploads,
+			Page:    page,
+		}
+	})
+}
+
+// page is a listing without times, as the service never sends it.
+func page(next string, keys ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "<ListBucketResult><IsTruncated>%v</IsTruncated><NextContinuationToken>%s</NextContinuationToken>", next != "", next)
+	for _, key := range keys {
+		fmt.Fprintf(&b, "<Contents><Key>%s</Key><Size>1</Size></Contents>", key)
+	}
+	return b.String() + "</ListBucketResult>"
 }
 
 func TestEffective(t *testing.T) {

@@ -53,11 +53,16 @@ type object struct {
 
 // New starts a server on loopback, with an empty bucket. It ends with the test.
 func New(t testing.TB) *Server {
+	return NewBehind(t, func(s http.Handler) http.Handler { return s })
+}
+
+// NewBehind is New with a front that answers itself or passes on.
+func NewBehind(t testing.TB, front func(http.Handler) http.Handler) *Server {
 	s := &Server{
 		Bucket: "test-bucket", Region: "cn-hangzhou", KeyID: "LTAItest", Secret: "a-secret+that/nobody=sees",
 		dir: t.TempDir(), objects: map[string]object{}, uploads: map[string]*multipart{},
 	}
-	server := httptest.NewServer(s)
+	server := httptest.NewServer(front(s))
 	s.URL = server.URL
 	t.Cleanup(server.Close)
 	return s
