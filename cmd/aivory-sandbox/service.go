@@ -15,6 +15,7 @@ import (
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/docker"
 	"github.com/hjxwz123/aivory-sandbox/internal/session"
+	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
 
 // service is a running instance of everything, whether serve or a test started
@@ -23,6 +24,7 @@ type service struct {
 	log      *slog.Logger
 	state    *stateDir
 	driver   runner.Driver
+	objects  *objects
 	sessions *session.Manager
 	server   *http.Server
 	listener net.Listener
@@ -53,10 +55,19 @@ func start(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *service
 	if s.driver, err = newDriver(cfg, log); err != nil {
 		return nil, err
 	}
+	kept, err := openKept(cfg, s.state, log)
+	if err != nil {
+		return nil, err
+	}
+	if s.objects, err = openObjects(cfg); err != nil {
+		return nil, err
+	}
 	s.sessions = session.New(sessionConfig(cfg), session.Deps{
-		Driver: s.driver, NewRunner: runnerMaker(s.driver, cfg, log), Log: log,
+		Driver: s.driver, NewRunner: runnerMaker(s.driver, cfg, log),
+		Buckets: s.objects.opener, Store: kept.records, Spool: kept.spool, Log: log,
 	})
-	handler, err := api.New(apiConfig(cfg, uploads), s.sessions, nil, log)
+	documents := storage.NewService(s.objects.opener, cfg.StorageDefaultTTL, cfg.StorageMaxTTL)
+	handler, err := api.New(apiConfig(cfg, uploads), s.sessions, documents, log)
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +111,9 @@ func (s *service) release() error {
 	}
 	if s.driver != nil {
 		err = errors.Join(err, s.driver.Close())
+	}
+	if s.objects != nil {
+		err = errors.Join(err, s.objects.Close())
 	}
 	if s.state != nil {
 		err = errors.Join(err, s.state.Close())
@@ -190,6 +204,8 @@ func sessionConfig(cfg config.Config) session.Config {
 			WorkspaceBytes: cfg.WorkspaceSize,
 			DiskSize:       cfg.DiskSize,
 		},
+		MaxArchiveBytes: cfg.MaxArchiveBytes,
+		ArchiveTimeout:  cfg.ArchiveTimeout,
 	}
 }
 

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,12 +14,12 @@ const listTimeout = time.Minute
 
 // tidy adopts, unless that is done, as soon as the engine can be reached, and
 // from then on removes what failed creations leave.
-func (m *Manager) tidy(adopted bool) {
+func (m *Manager) tidy(complete, adopted bool) {
 	for pause := firstRetry; !adopted; pause = min(2*pause, lastRetry) {
 		if !m.sleep(pause) {
 			return
 		}
-		if err := m.adopt(m.hard); err != nil {
+		if err := m.adopt(m.hard, complete); err != nil {
 			m.log.Warn("cannot look for runners of an earlier process yet", "err", err)
 			continue
 		}
@@ -29,49 +30,84 @@ func (m *Manager) tidy(adopted bool) {
 	}
 }
 
-// adopt makes sessions of the running runners that an earlier process left and
-// removes its dead ones.
-func (m *Manager) adopt(ctx context.Context) error {
+// adopt settles what becomes of the runners that an earlier process left. One
+// that a record names goes on as it was. Of the others those of the older service
+// become sessions, and where the records may not be all, every one does; else
+// they belong to nobody and are removed, as are dead ones.
+func (m *Manager) adopt(ctx context.Context, complete bool) error {
 	found, err := m.list(ctx)
 	if err != nil {
 		return err
 	}
 	now := time.Now()
+	alive := make(map[string]bool)
+	allSaved := true
 	for _, inst := range found {
+		alive[inst.ID] = inst.Running
 		m.mu.Lock()
 		_, ours := m.made[inst.SessionID]
 		_, known := m.sessions[inst.SessionID]
 		m.mu.Unlock()
 		switch {
 		case inst.SessionID != "" && (ours || known):
-			// This process made it after it started to serve.
-		case inst.Running && validID(inst.SessionID):
-			m.adoptOne(inst, now)
+			// Kept, or made since this process began to serve.
+		case inst.Running && ValidID(inst.SessionID) && (inst.Legacy || !complete):
+			if err := m.adoptOne(inst, now); err != nil {
+				allSaved = false
+				m.log.Error("cannot keep the record of an adopted session", "session", inst.SessionID, "err", err)
+			}
 		case inst.Running && inst.Legacy:
 			m.log.Warn("leaving alone a runner of the older service without a usable session id", "runner", inst.ID)
 		default:
 			m.removeStray(inst)
 		}
 	}
+	m.dropVanished(alive)
 	m.mu.Lock()
 	m.made = nil
 	m.mu.Unlock()
+	if complete || !allSaved {
+		return nil
+	}
+	if err := m.deps.Store.SetComplete(ctx); err != nil {
+		m.log.Error("cannot note that session records are complete", "err", err)
+	}
 	return nil
 }
 
 // adoptOne makes a session of a runner, used now and with the default idle time.
-func (m *Manager) adoptOne(inst runner.Instance, now time.Time) {
+func (m *Manager) adoptOne(inst runner.Instance, now time.Time) error {
 	s := m.newSession(inst.SessionID, m.clampTTL(nil))
 	s.handle, s.runner = inst.ID, m.deps.NewRunner(inst.ID)
 	s.created, s.lastUse = inst.CreatedAt, now
-	s.state = ready
+	s.state, s.phase, s.used = ready, PhaseLive, true
 	m.places.add()
 	m.mu.Lock()
 	m.sessions[s.id] = s
 	m.mu.Unlock()
 	m.wakeReaper()
 	m.log.Info("adopted a runner", "session", s.id, "runner", inst.ID, "legacy", inst.Legacy)
+	return m.save(s)
 }
+
+// dropVanished ends kept sessions whose runners are not alive any more. Those
+// that are in use or ending find out for themselves.
+func (m *Manager) dropVanished(alive map[string]bool) {
+	var vanished []*session
+	m.mu.Lock()
+	for _, s := range m.sessions {
+		if s.loaded && s.state == ready && !alive[s.handle] && s.lock.tryAcquire() {
+			vanished = append(vanished, s)
+		}
+	}
+	m.mu.Unlock()
+	for _, s := range vanished {
+		m.drop(s, errVanished)
+		s.lock.release()
+	}
+}
+
+var errVanished = errors.New("it did not outlive the earlier process")
 
 // removeStray removes a runner that belongs to no session.
 func (m *Manager) removeStray(inst runner.Instance) {

@@ -2,16 +2,19 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
+	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
 
 // Create makes a session and returns its id. It fails with fault.Busy where a
 // limit or the create queue is full and with fault.Internal where the engine
-// fails. Where it fails, or ctx ends, no runner stays.
+// fails. Where it fails, or ctx ends, no runner stays. An archive that cannot be
+// restored is no reason to fail.
 func (m *Manager) Create(ctx context.Context, req CreateRequest) (string, error) {
 	if err := m.begin(); err != nil {
 		return "", err
@@ -22,13 +25,22 @@ func (m *Manager) Create(ctx context.Context, req CreateRequest) (string, error)
 	}
 	ctx, cancel := m.bind(ctx)
 	defer cancel()
-	s, err := m.make(ctx, m.clampTTL(req.IdleTTL))
+	s, err := m.make(ctx, req)
 	if err != nil {
 		return "", err
 	}
+	if s, err = m.fill(ctx, s, req); err != nil {
+		return "", err
+	}
 	m.mu.Lock()
-	s.state = ready
-	s.lastUse = time.Now()
+	s.phase, s.lastUse = PhaseLive, time.Now()
+	m.mu.Unlock()
+	if err := m.save(s); err != nil {
+		m.abandon(s)
+		return "", fault.Wrap(fault.Internal, DetailRunnerFailure, err)
+	}
+	m.mu.Lock()
+	s.state, s.lastUse = ready, time.Now()
 	m.mu.Unlock()
 	m.wakeReaper()
 	m.log.Info("session created", "session", s.id, "idle_ttl", s.ttl)
@@ -37,14 +49,21 @@ func (m *Manager) Create(ctx context.Context, req CreateRequest) (string, error)
 
 // make makes a session's runner, in a place that the caller has taken. On error
 // the place is given back as soon as nothing of the runner is left.
-func (m *Manager) make(ctx context.Context, ttl time.Duration) (*session, error) {
+func (m *Manager) make(ctx context.Context, req CreateRequest) (*session, error) {
 	if err := m.creates.acquire(ctx, m.cfg.QueueTimeout, nil); err != nil {
 		m.places.free(false)
 		return nil, queueFault(err, DetailCreateQueue)
 	}
 	defer m.creates.release()
 
-	s := m.newSession(newID(), ttl)
+	s := m.newSession(newID(), m.clampTTL(req.IdleTTL))
+	if storage.ValidArchiveKey(req.ArchiveKey) {
+		s.archiveKey = req.ArchiveKey
+	}
+	if req.Storage != nil {
+		remembered := *req.Storage
+		s.storage = &remembered
+	}
 	m.mu.Lock()
 	m.sessions[s.id] = s
 	if m.made != nil {
@@ -65,13 +84,47 @@ func (m *Manager) make(ctx context.Context, ttl time.Duration) (*session, error)
 	s.handle, s.runner = handle, m.deps.NewRunner(handle)
 	m.mu.Unlock()
 	if err := s.runner.Open(ctx); err != nil {
-		m.mu.Lock()
-		m.buryLocked(s)
-		m.mu.Unlock()
-		m.work.Go(func() { m.remove(s) })
+		m.abandon(s)
 		return nil, createFault(ctx, fmt.Errorf("opening a new runner: %w", err))
 	}
 	return s, nil
+}
+
+// fill restores the archive of a session that was made, if it has one. Where
+// that takes the runner down, the session is another one, without the files.
+func (m *Manager) fill(ctx context.Context, s *session, req CreateRequest) (*session, error) {
+	if s.archiveKey == "" { // archived under its own id, which is new
+		return s, nil
+	}
+	t := m.target(ctx, s.archiveKey, s.storage)
+	if t == nil {
+		return s, nil
+	}
+	err := m.restore(ctx, s, t)
+	if err == nil {
+		return s, nil
+	}
+	m.abandon(s)
+	if !errors.Is(err, runner.ErrNotFound) {
+		return nil, createFault(ctx, err)
+	}
+	m.log.Error("the archive took its runner down; making another without it", "session", s.id, "key", t.key, "err", err)
+	if err := m.places.take(ctx, m.cfg.QueueTimeout); err != nil {
+		return nil, queueFault(err, DetailMaxSessions)
+	}
+	if s, err = m.make(ctx, req); err != nil {
+		return nil, err
+	}
+	s.restored, s.keepExisting, s.keepPending = true, true, true
+	return s, nil
+}
+
+// abandon gives up a session that nobody knows yet.
+func (m *Manager) abandon(s *session) {
+	m.mu.Lock()
+	m.buryLocked(s)
+	m.mu.Unlock()
+	m.work.Go(func() { m.remove(s) })
 }
 
 // createFault is what a client reads when its session could not be made.

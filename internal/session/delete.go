@@ -5,14 +5,16 @@ import (
 	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
+	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
 
 // Delete releases a session. It waits for the run in hand; where that takes
 // longer than the queue timeout it fails with fault.Busy and the session is
-// usable again. Releasing a session that does not exist succeeds. The runner is
-// removed after the answer.
-func (m *Manager) Delete(ctx context.Context, id string, _ DeleteRequest) error {
-	if !validID(id) {
+// usable again. It returns once the workspace is safe in its store or in the
+// spool, or is known to be lost. Releasing a session that does not exist
+// succeeds. The runner is removed after the answer.
+func (m *Manager) Delete(ctx context.Context, id string, req DeleteRequest) error {
+	if !ValidID(id) {
 		return fault.New(fault.Invalid, DetailInvalidID)
 	}
 	if err := m.begin(); err != nil {
@@ -23,7 +25,13 @@ func (m *Manager) Delete(ctx context.Context, id string, _ DeleteRequest) error 
 		m.mu.Lock()
 		s := m.sessions[id]
 		if s == nil || s.state == starting || s.state == removing {
+			if s != nil && s.state == starting {
+				s = nil // nobody was told its id
+			}
 			m.mu.Unlock()
+			if req.Discard {
+				m.discardEnded(id, s, req)
+			}
 			return nil
 		}
 		if s.state == terminating { // by another DELETE or the reaper
@@ -36,13 +44,35 @@ func (m *Manager) Delete(ctx context.Context, id string, _ DeleteRequest) error 
 		}
 		m.dieLocked(s)
 		m.mu.Unlock()
-		return m.deleteDying(ctx, s)
+		return m.deleteDying(ctx, s, req)
 	}
+}
+
+// discardEnded discards what an ended session has left. s may be nil.
+func (m *Manager) discardEnded(id string, s *session, req DeleteRequest) {
+	stem, blocks := storage.Stem(req.ArchiveKey, id), []*storage.Config{req.Storage}
+	if s != nil {
+		m.mu.Lock()
+		s.unwanted, s.phase = true, PhaseGone
+		blocks = append(blocks, s.storage)
+		m.mu.Unlock()
+		m.trySave(s)
+		stem = s.stemFor(req)
+	}
+	m.discard(stem, blocks...)
+}
+
+// stemFor names the archive that a request to discard means.
+func (s *session) stemFor(req DeleteRequest) string {
+	if storage.ValidArchiveKey(req.ArchiveKey) {
+		return req.ArchiveKey
+	}
+	return s.stem()
 }
 
 // deleteDying waits for the run in hand of a session that was marked, and ends
 // the session.
-func (m *Manager) deleteDying(ctx context.Context, s *session) error {
+func (m *Manager) deleteDying(ctx context.Context, s *session, req DeleteRequest) error {
 	if err := s.lock.acquire(ctx, m.cfg.QueueTimeout, nil); err != nil {
 		m.mu.Lock()
 		if s.state == terminating {
@@ -64,25 +94,13 @@ func (m *Manager) deleteDying(ctx context.Context, s *session) error {
 		s.lock.release()
 		return nil
 	}
-	done := make(chan struct{})
-	m.work.Go(func() {
-		m.terminate(s)
-		close(done)
-		m.remove(s)
-	})
+	told := make(chan error, 1)
+	e := ending{discard: req.Discard, stem: s.stemFor(req), storage: req.Storage}
+	m.work.Go(func() { m.finish(s, e, told) })
 	select {
-	case <-done:
-		return nil
+	case err := <-told:
+		return err
 	case <-ctx.Done(): // nobody waits any longer; what has begun goes on
 		return context.Cause(ctx)
 	}
-}
-
-// terminate ends a dying session whose lock the caller holds, up to the point
-// where a client may be told. remove must follow.
-func (m *Manager) terminate(s *session) {
-	defer s.lock.release()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.buryLocked(s)
 }

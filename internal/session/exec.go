@@ -35,6 +35,7 @@ func (c *call) exec(req ExecRequest) (*runner.Execution, error) {
 		return nil, queueFault(err, DetailExecQueue)
 	}
 	defer m.execs.release()
+	defer c.use()()
 	x, err := c.s.runner.Exec(c.ctx, runner.ExecRequest{
 		Code:           req.Code,
 		Timeout:        req.Timeout,

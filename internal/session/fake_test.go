@@ -14,17 +14,21 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
+	"github.com/hjxwz123/aivory-sandbox/internal/session/seal"
+	"github.com/hjxwz123/aivory-sandbox/internal/session/spool"
+	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
 
 // engine is a Driver in memory. Its fields without a remark are set before use.
 type engine struct {
 	t testing.TB
-	// delay is how long Create, Open and Destroy take.
-	createDelay, openDelay, destroyDelay time.Duration
+	// How long Create, Open, Destroy and Pack take.
+	createDelay, openDelay, destroyDelay, packDelay time.Duration
 
 	mu         sync.Mutex
 	down       bool             // every call fails
@@ -34,6 +38,9 @@ type engine struct {
 	dead       int // containers that Create left behind
 	// onExec is told of each run's begin (+1) and end (-1).
 	onExec func(delta int)
+	// step, where set, is asked before anything has an effect, and the effect
+	// does not happen where it fails.
+	step func(what string) error
 }
 
 // container is a runner in memory. It outlives the process that made it.
@@ -51,6 +58,11 @@ func newEngine(t testing.TB) *engine {
 func (e *engine) check(call string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.step != nil {
+		if err := e.step(call); err != nil {
+			return err
+		}
+	}
 	if e.down {
 		return fault.New(fault.Unavailable, "engine is down")
 	}
@@ -81,6 +93,10 @@ func (e *engine) get(id string) *container {
 func (e *engine) bySession(id string) *container {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.bySessionLocked(id)
+}
+
+func (e *engine) bySessionLocked(id string) *container {
 	for _, c := range e.containers {
 		if c.SessionID == id {
 			return c
@@ -137,7 +153,7 @@ func (e *engine) Create(ctx context.Context, spec runner.Spec) (string, error) {
 		return "", err // a dead container stays
 	}
 	e.set(func() { c.Running = true })
-	return c.ID, nil
+	return c.ID, e.check("created")
 }
 
 func (e *engine) Dial(context.Context, string, []string, []string) (runner.Stream, error) {
@@ -152,7 +168,7 @@ func (e *engine) Destroy(ctx context.Context, id string) error {
 		return err
 	}
 	e.set(func() { delete(e.containers, id) })
-	return nil
+	return e.check("destroyed")
 }
 
 func (e *engine) List(context.Context) ([]runner.Instance, error) {
@@ -346,6 +362,12 @@ func (r *fakeRunner) Pack(ctx context.Context, w io.Writer, maxBytes int64) (run
 	if err != nil {
 		return runner.PackStats{}, err
 	}
+	r.e.mu.Lock()
+	delay := r.e.packDelay
+	r.e.mu.Unlock()
+	if err := pause(ctx, delay); err != nil {
+		return runner.PackStats{}, err
+	}
 	for chunk := range slices.Chunk(data, 7) {
 		if err := r.e.check("packchunk"); err != nil {
 			return runner.PackStats{}, err
@@ -360,7 +382,7 @@ func (r *fakeRunner) Pack(ctx context.Context, w io.Writer, maxBytes int64) (run
 			return runner.PackStats{}, err
 		}
 	}
-	return runner.PackStats{Files: len(kept)}, nil
+	return runner.PackStats{Files: len(kept), Left: 1, Examples: []string{"evil\nname" + strings.Repeat("x", 1000)}}, nil
 }
 
 func (r *fakeRunner) Unpack(ctx context.Context, body io.Reader) (runner.PackStats, error) {
@@ -374,6 +396,10 @@ func (r *fakeRunner) Unpack(ctx context.Context, body io.Reader) (runner.PackSta
 		return runner.PackStats{}, err
 	}
 	files := map[string]string{}
+	if string(data) == "bomb" {
+		r.e.set(func() { delete(r.e.containers, r.id) })
+		return runner.PackStats{}, fmt.Errorf("it blew up: %w", runner.ErrNotFound)
+	}
 	if err := json.Unmarshal(data, &files); err != nil {
 		return runner.PackStats{}, err
 	}
@@ -385,6 +411,8 @@ func (r *fakeRunner) Unpack(ctx context.Context, body io.Reader) (runner.PackSta
 }
 
 func (r *fakeRunner) Close() error { r.closed.Store(true); return nil }
+
+var discardLog = slog.New(slog.DiscardHandler)
 
 // logs collects what a Manager logs.
 type logs struct {
@@ -409,7 +437,12 @@ type world struct {
 	*Manager
 	t      testing.TB
 	engine *engine
+	bucket *bucket
+	store  *memStore
+	spool  *spool.Spool
+	state  string // directory
 	logs   *logs
+	power  *power
 }
 
 func testConfig() Config {
@@ -417,30 +450,64 @@ func testConfig() Config {
 		MaxSessions: 16, MaxExecs: 4, MaxCreates: 2,
 		QueueTimeout: 10 * time.Second,
 		IdleTTL:      30 * time.Minute, IdleTTLCap: 24 * time.Hour,
-		SweepInterval:  5 * time.Minute,
-		MaxOutputBytes: 32 << 10,
+		SweepInterval:   5 * time.Minute,
+		MaxOutputBytes:  32 << 10,
+		MaxArchiveBytes: 1 << 20,
+		ArchiveTimeout:  2 * time.Minute,
 	}
 }
 
-// newWorld starts a Manager on an engine, which is made where it is nil.
+// newWorld starts a Manager on an engine, which is made where it is nil. Its
+// records are incomplete, as on the very first start.
 func newWorld(t testing.TB, cfg Config, e *engine) *world {
 	t.Helper()
 	if e == nil {
 		e = newEngine(t)
 	}
-	l := &logs{}
-	m := New(cfg, Deps{Driver: e, NewRunner: e.newRunner, Log: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-	if err := m.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return &world{Manager: m, t: t, engine: e, logs: l}
+	w := &world{t: t, engine: e, bucket: newBucket(), store: &memStore{records: map[string]Record{}}, state: t.TempDir(), logs: &logs{}}
+	w.start(cfg)
+	return w
 }
+
+// start starts a Manager on what the world holds.
+func (w *world) start(cfg Config) {
+	w.t.Helper()
+	log := slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	sp, err := spool.Open(w.state, seal.FromSecret("key"), spoolBytes, log)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.spool = sp
+	w.Manager = New(cfg, Deps{
+		Driver: w.engine, NewRunner: w.engine.newRunner, Buckets: buckets{w.bucket}, Store: w.store, Spool: sp, Log: log,
+	})
+	if w.power != nil {
+		w.deps.Spool = crashSpool{sp, w.power}
+	}
+	if err := w.Start(w.t.Context()); err != nil && !errors.Is(err, errDead) {
+		w.t.Fatal(err)
+	}
+}
+
+// restart lets the next process take over from one that shut down.
+func (w *world) restart() {
+	w.t.Helper()
+	cfg := w.cfg
+	w.stop()
+	w.start(cfg)
+}
+
+// spoolBytes is how much the spool of a test takes.
+const spoolBytes = 4000
 
 // stop shuts the Manager down and fails the test where that does not end well.
 func (w *world) stop() {
 	w.t.Helper()
 	if err := w.Shutdown(context.Background()); err != nil {
 		w.t.Errorf("shutdown: %v", err)
+	}
+	if strings.Contains(w.logs.String(), "SECRET") {
+		w.t.Errorf("a credential in the log:\n%s", w.logs)
 	}
 }
 
@@ -504,4 +571,66 @@ func (w *world) used() int {
 		w.t.Errorf("%d sessions, %d leaving; places: %d used, %d leaving", len(w.sessions), leaving, w.places.used, w.places.leaving)
 	}
 	return w.places.used
+}
+
+// conversation asks for a session of a conversation whose workspace is kept.
+func conversation(key string) CreateRequest {
+	return CreateRequest{ArchiveKey: key, Storage: &storage.Config{
+		Provider: "s3", Prefix: "p/", S3Bucket: "bkt", S3AccessKey: "AKSECRET", S3SecretKey: "SKSECRET",
+	}}
+}
+
+// put writes a file into a session.
+func (w *world) put(id, path, text string) {
+	w.t.Helper()
+	if err := w.WriteFile(w.t.Context(), id, path, strings.NewReader(text), int64(len(text))); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// files returns the files of a session as "path=text path=text".
+func (w *world) files(id string) string {
+	w.t.Helper()
+	list, err := w.ListFiles(w.t.Context(), id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var out []string
+	for _, f := range list {
+		body, _, err := w.ReadFile(w.t.Context(), id, f.Path)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		text, err := io.ReadAll(body)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if err := body.Close(); err != nil {
+			w.t.Fatal(err)
+		}
+		out = append(out, f.Path+"="+string(text))
+	}
+	return strings.Join(out, " ")
+}
+
+// has fails unless a new session of a conversation finds these files, and
+// releases it without a change to what is kept.
+func (w *world) has(key, files string) {
+	w.t.Helper()
+	id := w.create(conversation(key))
+	if got := w.files(id); got != files {
+		w.t.Errorf("files of %s: %q, want %q", key, got, files)
+	}
+	w.engine.set(func() { delete(w.engine.containers, w.engine.bySessionLocked(id).ID) })
+	want(w.t, w.run(w.t.Context(), id, "x"), fault.NotFound, DetailNotFound)
+	synctest.Wait()
+}
+
+func (w *world) spooled() int { n, _ := w.spool.Usage(); return n }
+
+func (w *world) logged(text string) {
+	w.t.Helper()
+	if !strings.Contains(w.logs.String(), text) {
+		w.t.Errorf("the log does not say %q", text)
+	}
 }

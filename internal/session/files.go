@@ -18,6 +18,7 @@ func (m *Manager) WriteFile(ctx context.Context, id, path string, body io.Reader
 		return err
 	}
 	defer c.end()
+	defer c.use()()
 	if err := c.s.runner.Write(c.ctx, path, body, size); err != nil {
 		return c.fail("writing a file", err)
 	}

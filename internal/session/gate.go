@@ -80,6 +80,13 @@ func (g *gate) tryAcquire() bool {
 	return true
 }
 
+// busy tells whether no slot is free.
+func (g *gate) busy() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !g.unlimited && g.free == 0
+}
+
 // release gives a slot back, to the longest waiting caller if there is one.
 func (g *gate) release() {
 	if g.unlimited {
@@ -98,10 +105,17 @@ func (g *gate) releaseLocked() {
 	g.free++
 }
 
+// noTimeout is a wait that only its context ends.
+const noTimeout time.Duration = -1
+
 // wait returns nil once done is closed, and else why it gave up.
 func wait(ctx context.Context, timeout time.Duration, done, abort, stop <-chan struct{}) error {
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
+	var expired <-chan time.Time
+	if timeout != noTimeout {
+		timer := time.NewTimer(timeout)
+		defer timer.Stop()
+		expired = timer.C
+	}
 	select {
 	case <-done:
 		return nil
@@ -111,7 +125,7 @@ func wait(ctx context.Context, timeout time.Duration, done, abort, stop <-chan s
 		return errAborted
 	case <-stop:
 		return errStopping
-	case <-timer.C:
+	case <-expired:
 		return errQueueTimeout
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
@@ -45,6 +46,10 @@ type Config struct {
 	Artifacts runner.ArtifactLimits
 	// Limits bound each runner.
 	Limits runner.Limits
+	// MaxArchiveBytes bounds a compressed archive, made or restored. ArchiveTimeout
+	// bounds making, storing and restoring one, each.
+	MaxArchiveBytes int64
+	ArchiveTimeout  time.Duration
 }
 
 // Deps are what a Manager works with. All are needed.
@@ -53,6 +58,9 @@ type Deps struct {
 	// NewRunner returns the portable runner for a handle of Driver. It does not
 	// dial.
 	NewRunner func(handle string) Runner
+	Buckets   Buckets
+	Store     Store
+	Spool     Spool
 	Log       *slog.Logger
 }
 
@@ -66,12 +74,17 @@ type Manager struct {
 	places  places
 	creates *gate
 	execs   *gate
+	uploads *gate
+	keys    keyLocks
+	lost    atomic.Int64 // workspaces that could not be kept
+	driver  string       // the driver's name, set by Start
 
 	// stopping is closed when nothing new shall begin and nobody wait any longer.
 	stopping chan struct{}
-	// hard ends when even work in hand must end.
-	hard    context.Context
-	endHard context.CancelCauseFunc
+	// soft ends with that, and with it what loses nothing by it. hard ends when
+	// even work in hand must end.
+	soft, hard       context.Context
+	endSoft, endHard context.CancelCauseFunc
 	// wake tells the reaper that a session may expire earlier than it thinks.
 	wake chan struct{}
 	// work counts calls and goroutines. It grows under mu while closing is false,
@@ -85,7 +98,10 @@ type Manager struct {
 	// process are adopted, and is nil from then on.
 	made map[string]struct{}
 	// strays tells that a failed creation may have left a dead runner behind.
-	strays bool
+	strays    bool
+	lastStamp time.Time
+	// delivering holds the stores that are being served from the spool.
+	delivering map[string]bool
 }
 
 // New returns a Manager that knows no session yet. Start adopts what an earlier
@@ -100,28 +116,40 @@ func New(cfg Config, deps Deps) *Manager {
 		wake:     make(chan struct{}, 1),
 		sessions: make(map[string]*session),
 		made:     make(map[string]struct{}),
+
+		delivering: make(map[string]bool),
 	}
 	m.hard, m.endHard = context.WithCancelCause(context.Background())
+	m.soft, m.endSoft = context.WithCancelCause(m.hard)
 	m.places = places{stop: m.stopping, max: cfg.MaxSessions}
 	m.creates = newGate(cfg.MaxCreates, m.stopping)
 	m.execs = newGate(cfg.MaxExecs, m.stopping)
+	m.uploads = newGate(maxUploads, nil)
 	return m
 }
 
-// Start adopts runners of an earlier process and starts reaping. Where the
-// engine cannot be reached, adoption is tried again in the background and the
-// service serves meanwhile. ctx bounds the first try alone.
+// Start goes on with the sessions that were kept, adopts other runners of an
+// earlier process and starts reaping. Where the engine cannot be reached,
+// adoption is tried again in the background and the service serves meanwhile.
+// ctx bounds the first try alone. It fails where records cannot be looked for.
 func (m *Manager) Start(ctx context.Context) error {
 	if err := m.begin(); err != nil {
 		return err
 	}
 	defer m.end()
-	err := m.adopt(ctx)
+	m.driver = m.Health(ctx).Driver
+	complete, err := m.resume(ctx)
+	if err != nil {
+		return err
+	}
+	err = m.adopt(ctx, complete)
 	if err != nil {
 		m.log.Warn("cannot look for runners of an earlier process yet; trying again in the background", "err", err)
 	}
-	m.work.Go(func() { m.tidy(err == nil) })
+	m.work.Go(func() { m.tidy(complete, err == nil) })
 	m.work.Go(m.reap)
+	m.work.Go(m.keepTime)
+	m.wakeDelivery()
 	return nil
 }
 
@@ -133,6 +161,7 @@ func (m *Manager) Shutdown(ctx context.Context) error {
 	if !m.closing {
 		m.closing = true
 		close(m.stopping)
+		m.endSoft(fault.New(fault.Unavailable, detailStopping))
 	}
 	m.mu.Unlock()
 
@@ -154,6 +183,7 @@ func (m *Manager) Shutdown(ctx context.Context) error {
 			err = errors.New("cannot end all work in hand")
 		}
 	}
+	m.saveLastUses()
 	m.endHard(fault.New(fault.Unavailable, detailStopping))
 	m.closeStreams()
 	return err
@@ -184,11 +214,42 @@ func (m *Manager) closeStream(s *session) {
 const (
 	// hardStopGrace is how long cancelled work may take to notice.
 	hardStopGrace  = 5 * time.Second
+	healthTimeout  = 10 * time.Second
 	detailStopping = "service is shutting down"
 )
 
-// Health asks the engine how it is.
+// Stats are figures for whoever watches the service.
+type Stats struct {
+	Sessions     int   // that a client may use
+	Runners      int   // counted against the limit, those being made or removed included
+	SpoolEntries int   // archives and deletions that wait for their store
+	SpoolBytes   int64 // on disk
+	LostArchives int64 // workspaces that could not be kept, since the start
+}
+
+// Stats returns the figures of now.
+func (m *Manager) Stats() Stats {
+	var s Stats
+	m.mu.Lock()
+	for _, x := range m.sessions {
+		if x.state == ready {
+			s.Sessions++
+		}
+	}
+	m.mu.Unlock()
+	s.Runners = m.places.count()
+	s.SpoolEntries, s.SpoolBytes = m.deps.Spool.Usage()
+	s.LostArchives = m.lost.Load()
+	return s
+}
+
+// engineWell tells whether the engine can be reached.
+func (m *Manager) engineWell() bool { return m.Health(m.hard).OK }
+
+// Health asks the engine how it is. It answers within ten seconds.
 func (m *Manager) Health(ctx context.Context) Health {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
 	info, err := m.deps.Driver.Info(ctx)
 	if err != nil {
 		m.log.Warn("engine cannot be reached", "err", err)

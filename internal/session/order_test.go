@@ -19,14 +19,14 @@ func TestIDs(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
 		id := newID()
-		if !validID(id) || id[12] != '4' || !strings.ContainsRune("89ab", rune(id[16])) || seen[id] {
+		if !ValidID(id) || id[12] != '4' || !strings.ContainsRune("89ab", rune(id[16])) || seen[id] {
 			t.Fatalf("bad id %q", id)
 		}
 		seen[id] = true
 	}
 	for _, id := range []string{"", "abc", strings.Repeat("A", 32), strings.Repeat("a", 31), strings.Repeat("a", 33),
 		strings.Repeat("a", 32) + "\n", strings.Repeat("g", 32), strings.Repeat("a", 31) + "/", strings.Repeat("٣", 32)} {
-		if validID(id) {
+		if ValidID(id) {
 			t.Errorf("%q is taken for an id", id)
 		}
 	}

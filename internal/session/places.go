@@ -91,3 +91,10 @@ func (p *places) grantLocked() {
 		close(p.waiters.Remove(p.waiters.Front()).(chan struct{}))
 	}
 }
+
+// count returns how many places are taken.
+func (p *places) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.used
+}

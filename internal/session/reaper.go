@@ -37,6 +37,9 @@ func (m *Manager) sweep(now time.Time) time.Time {
 			continue
 		}
 		expiry := s.lastUse.Add(s.ttl)
+		if s.notBefore.After(expiry) {
+			expiry = s.notBefore
+		}
 		if !expiry.After(now) {
 			if s.lock.tryAcquire() {
 				m.dieLocked(s)
@@ -52,10 +55,7 @@ func (m *Manager) sweep(now time.Time) time.Time {
 	m.mu.Unlock()
 	for _, s := range expired {
 		m.log.Info("session expired", "session", s.id, "idle_ttl", s.ttl)
-		m.work.Go(func() {
-			m.terminate(s)
-			m.remove(s)
-		})
+		m.work.Go(func() { m.finish(s, ending{reaped: true}, make(chan error, 1)) })
 	}
 	return next
 }

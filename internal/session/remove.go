@@ -29,6 +29,7 @@ func (m *Manager) remove(s *session) {
 			return
 		}
 	}
+	m.forget(s)
 	m.mu.Lock()
 	delete(m.sessions, s.id)
 	m.mu.Unlock()

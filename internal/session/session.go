@@ -11,6 +11,7 @@ import (
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
+	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
 
 // state is where a session is in its life. A session only ever moves down this
@@ -33,12 +34,31 @@ type session struct {
 	lock    *gate // of one slot; held for the length of a call
 	ttl     time.Duration
 	created time.Time
+	// archiveKey is empty where the creator named none that is fit.
+	archiveKey string
+	// restored, keepExisting and keepPending are as in Record.
+	restored, keepExisting, keepPending bool
+	// loaded tells that the session was kept by an earlier process.
+	loaded bool
 
-	// Guarded by Manager.mu.
-	state   state
-	lastUse time.Time
-	dying   chan struct{} // closed when waiting calls must give up
-	settled chan struct{} // closed when a termination has succeeded or given up
+	// Guarded by Manager.mu; storage, phase, ended and reaped are changed by who
+	// holds the lock or has buried the session.
+	state     state
+	lastUse   time.Time
+	notBefore time.Time       // not to be reaped before
+	used      bool            // as in Record
+	storage   *storage.Config // remembered; once it has ended, where its workspace goes
+	phase     Phase
+	ended     time.Time
+	reaped    bool
+	unwanted  bool          // its workspace: discarded, or a younger archive is stored
+	dying     chan struct{} // closed when waiting calls must give up
+	settled   chan struct{} // closed when a termination has succeeded or given up
+
+	// saving orders what is written of the session and guards what follows it.
+	saving    sync.Mutex
+	savedUse  time.Time
+	forgotten bool
 }
 
 // newID draws a session id: a random UUID in hexadecimal, without dashes.
@@ -50,8 +70,8 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// validID tells whether id is 32 lower-case hexadecimal digits.
-func validID(id string) bool {
+// ValidID tells whether id is what a session id looks like: 32 lower-case hexadecimal digits.
+func ValidID(id string) bool {
 	if len(id) != 32 {
 		return false
 	}
@@ -76,7 +96,7 @@ type call struct {
 
 // enter looks a session up and waits for its lock. The call must be ended.
 func (m *Manager) enter(ctx context.Context, id string) (*call, error) {
-	if !validID(id) {
+	if !ValidID(id) {
 		return nil, fault.New(fault.Invalid, DetailInvalidID)
 	}
 	if err := m.begin(); err != nil {
@@ -118,6 +138,25 @@ func (c *call) end() {
 		c.s.lock.release()
 		c.m.end()
 	})
+}
+
+// use notes, with a session's first run or upload, that it has something to be
+// kept. The caller answers only after wait has returned, so that this is known to
+// the next process too.
+func (c *call) use() (wait func()) {
+	c.m.mu.Lock()
+	first := !c.s.used
+	c.s.used = true
+	c.m.mu.Unlock()
+	if !first {
+		return func() {}
+	}
+	saved := make(chan struct{})
+	c.m.work.Go(func() {
+		c.m.trySave(c.s)
+		close(saved)
+	})
+	return func() { <-saved }
 }
 
 // touch notes that a session is in use.

@@ -56,10 +56,10 @@ func TestShutdownFinishesRunsInHand(t *testing.T) {
 			}
 		}
 		// The next process goes on with both.
-		next := newWorld(t, cfg, w.engine)
-		defer next.stop()
-		ok(t, next.run(ctx, a, "x"))
-		ok(t, next.run(ctx, b, "x"))
+		w.start(cfg)
+		defer w.stop()
+		ok(t, w.run(ctx, a, "x"))
+		ok(t, w.run(ctx, b, "x"))
 	})
 }
 
@@ -101,10 +101,8 @@ func TestShutdownLeavesFailedRemovalsToTheNextProcess(t *testing.T) {
 }
 
 func TestShutdownWithoutStart(t *testing.T) {
-	w := New(testConfig(), Deps{Driver: newEngine(t), Log: nil})
-	ok(t, w.Shutdown(t.Context()))
-	ok(t, w.Shutdown(t.Context()))
-	if err := w.Start(t.Context()); !fault.Is(err, fault.Unavailable) {
-		t.Error(err)
-	}
+	m := New(testConfig(), Deps{Driver: newEngine(t)})
+	ok(t, m.Shutdown(t.Context()))
+	ok(t, m.Shutdown(t.Context()))
+	want(t, m.Start(t.Context()), fault.Unavailable, detailStopping)
 }

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"strings"
@@ -78,18 +79,25 @@ func storm(t *testing.T, rnd *rand.Rand) (sessions, ran int) {
 				switch op {
 				case 0, 1, 2, 3:
 					var made string
-					made, err = w.Create(ctx, CreateRequest{IdleTTL: seconds(int64(random(4)))})
+					req := CreateRequest{}
+					if random(2) == 0 {
+						req = conversation("abc"[random(3):][:1])
+					}
+					req.IdleTTL = seconds(int64(random(4)))
+					made, err = w.Create(ctx, req)
 					if err == nil {
 						mu.Lock()
 						ids = append(ids, made)
 						mu.Unlock()
 					}
 				case 4, 5:
-					err = w.Delete(ctx, id, DeleteRequest{})
+					err = w.Delete(ctx, id, DeleteRequest{Discard: random(3) == 0})
 				case 6:
-					e.setFail([]string{"create", "start", "open", "destroy", "list", "exec"}[random(6)], errors.New("engine failure"))
+					e.setFail([]string{"create", "start", "open", "destroy", "list", "exec", "pack", "unpack"}[random(8)], errors.New("engine failure"))
+					w.bucket.setFail([]string{"put", "put end", "get", "read", "delete", "list"}[random(6)], errors.New("store failure"))
 					time.Sleep(time.Duration(random(300)) * time.Millisecond)
 					e.set(func() { clear(e.fail) })
+					w.bucket.setDown(false)
 				case 7:
 					err = w.WriteFile(ctx, id, "f", strings.NewReader("x"), 1)
 				case 8:
@@ -118,10 +126,15 @@ func storm(t *testing.T, rnd *rand.Rand) (sessions, ran int) {
 	for _, id := range ids {
 		checkAnswer(t, t.Context(), w.Delete(t.Context(), id, DeleteRequest{}))
 	}
-	time.Sleep(5 * time.Minute)
+	time.Sleep(time.Hour)
 	synctest.Wait()
-	if n := w.used(); n != 0 || e.count() != 0 {
-		t.Errorf("left: %d places, %d runners", n, e.count())
+	if n := w.used(); n != 0 || e.count() != 0 || w.spooled() != 0 || len(w.store.copy()) != 0 || len(w.keys.locks) != 0 {
+		t.Errorf("left: %d places, %d runners, %d in the spool, %d records, %d locks", n, e.count(), w.spooled(), len(w.store.copy()), len(w.keys.locks))
+	}
+	for key, o := range w.bucket.objects {
+		if !json.Valid([]byte(o.data)) {
+			t.Errorf("%s is torn: %q", key, o.data)
+		}
 	}
 	if e.peak > cfg.MaxSessions+e.dead {
 		t.Errorf("%d runners at once, limit %d", e.peak, cfg.MaxSessions)

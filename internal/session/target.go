@@ -1,0 +1,134 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/session/spool"
+	"github.com/hjxwz123/aivory-sandbox/internal/storage"
+)
+
+// Buckets finds the bucket that a storage block means. Effective is false, and
+// there is no error, where the block means none that this service can use.
+type Buckets interface {
+	Open(ctx context.Context, cfg storage.Config) (b storage.Bucket, effective bool, err error)
+}
+
+// target is where one archive is kept.
+type target struct {
+	storage storage.Config
+	bucket  storage.Bucket
+	stem    string
+	key     string
+}
+
+// target returns where the archive with that stem is kept, in the first of the
+// blocks that is effective, or nil where none is. A block that can never work is
+// as good as none, but the log says so.
+func (m *Manager) target(ctx context.Context, stem string, blocks ...*storage.Config) *target {
+	for _, cfg := range blocks {
+		if cfg == nil {
+			continue
+		}
+		b, effective, err := m.deps.Buckets.Open(ctx, *cfg)
+		if err != nil {
+			m.log.Warn("cannot use a storage block", "storage", *cfg, "err", err)
+			continue
+		}
+		if !effective {
+			continue
+		}
+		key, err := cfg.ArchiveKey(stem)
+		if err != nil {
+			m.log.Warn("cannot archive under the prefix of a storage block", "storage", *cfg, "err", err)
+			continue
+		}
+		return &target{storage: *cfg, bucket: b, stem: stem, key: key}
+	}
+	return nil
+}
+
+// store identifies a bucket, whatever the credentials.
+func store(cfg storage.Config) string {
+	switch cfg.Provider {
+	case "s3":
+		return strings.Join([]string{cfg.Provider, cfg.S3Endpoint, cfg.S3Bucket}, "\x00")
+	case "aliyun_oss":
+		return strings.Join([]string{cfg.Provider, cfg.OSSEndpoint, cfg.OSSBucket}, "\x00")
+	}
+	return cfg.Provider
+}
+
+// place identifies an object among all stores.
+func place(cfg storage.Config, key string) string { return store(cfg) + "\x00" + key }
+
+func (t *target) place() string { return place(t.storage, t.key) }
+
+// head describes a job for t in the spool.
+func (t *target) head(at time.Time) spool.Head {
+	return spool.Head{Storage: t.storage, Key: t.key, Stem: t.stem, Time: at.Round(0)}
+}
+
+// open opens the object at t, nil where there is none.
+func (t *target) open(ctx context.Context) (io.ReadCloser, storage.Object, error) {
+	body, obj, err := t.bucket.Get(ctx, t.key)
+	if errors.Is(err, storage.ErrNotExist) {
+		return nil, storage.Object{}, nil
+	}
+	return body, obj, err
+}
+
+// keptKey is where an archive goes that must not be lost but is not the one to
+// be restored. It ends as archives do, so that it is collected like them, and a
+// dot is in no stem, so that it is never taken for one. Name makes it unique.
+func (t *target) keptKey(at time.Time, name string) string {
+	return fmt.Sprintf("%s%d-%.8s.tgz", t.keptPrefix(), at.Unix(), name)
+}
+
+func (t *target) keptPrefix() string { return strings.TrimSuffix(t.key, ".tgz") + ".kept-" }
+
+// keyLocks order what is done to one object: archives, deletions, restores.
+type keyLocks struct {
+	mu    sync.Mutex
+	locks map[string]*keyLock
+}
+
+type keyLock struct {
+	gate  *gate
+	users int
+}
+
+// lock waits for the lock of a place for as long as ctx lasts.
+func (k *keyLocks) lock(ctx context.Context, place string) (unlock func(), err error) {
+	k.mu.Lock()
+	if k.locks == nil {
+		k.locks = make(map[string]*keyLock)
+	}
+	l := k.locks[place]
+	if l == nil {
+		l = &keyLock{gate: newGate(1, nil)}
+		k.locks[place] = l
+	}
+	l.users++
+	k.mu.Unlock()
+	leave := func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(k.locks, place)
+		}
+	}
+	if err := l.gate.acquire(ctx, noTimeout, nil); err != nil {
+		leave()
+		return nil, err
+	}
+	return func() {
+		l.gate.release()
+		leave()
+	}, nil
+}
