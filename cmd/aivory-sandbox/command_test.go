@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/config"
 )
@@ -153,13 +154,13 @@ func TestStateDirIsPrivateAndHeldOnce(t *testing.T) {
 func TestLogger(t *testing.T) {
 	for _, tt := range []struct{ level, format, want string }{
 		{"info", "", `"msg":"shown"`},
-		{"info", "json", `"msg":"shown"`},
-		{"warn", "text", "msg=shown"},
+		{"info", "json", `"msg":"shown","took":"1.5s"`},
+		{"warn", "text", "msg=shown took=1.5s"},
 	} {
 		var out bytes.Buffer
 		log := newLogger(config.Config{LogLevel: tt.level, LogFormat: tt.format}, &out)
 		log.Debug("hidden")
-		log.Warn("shown")
+		log.Warn("shown", "took", 1500*time.Millisecond)
 		if !strings.Contains(out.String(), tt.want) || strings.Contains(out.String(), "hidden") {
 			t.Errorf("%+v: %s", tt, &out)
 		}

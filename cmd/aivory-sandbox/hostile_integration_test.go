@@ -40,30 +40,34 @@ def daemon(job):
 	for _, p := range []struct {
 		name, code string
 		fatal      bool // whether the program cannot end well
+		often      bool // whether it is among the short list
 	}{
-		{"SIGSTOP to the parent", `import os, signal; os.kill(os.getppid(), signal.SIGSTOP); print("stopped")`, false},
-		{"SIGKILL to the parent", `import os, signal; os.kill(os.getppid(), signal.SIGKILL); print("killed")`, false},
-		{"SIGTERM to the parent", `import os, signal; os.kill(os.getppid(), signal.SIGTERM)`, false},
-		{"every signal to the parent", "import os\nfor n in range(1, 65):\n    try: os.kill(os.getppid(), n)\n    except OSError: pass", false},
-		{"SIGKILL to all", `import os; os.kill(-1, 9)`, false},
-		{"SIGSTOP to all", `import os, signal; os.kill(-1, signal.SIGSTOP)`, false},
-		{"SIGTERM to all", `import os, signal; os.kill(-1, signal.SIGTERM); import time; time.sleep(2)`, false},
-		{"fork bomb", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", true},
-		{"fork bomb that ignores signals", "import os, signal\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True:\n    try:\n        if os.fork() == 0: os.setsid()\n    except OSError: pass", true},
-		{"fork bomb and gone", "import os\nif os.fork() == 0:\n    while True:\n        try: os.fork()\n        except OSError: pass", false},
-		{"thread bomb", "import threading, time\ntry:\n    while True: threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\nexcept RuntimeError: print('no more')\ntime.sleep(1000)", true},
-		{"full file systems", fill, false},
-		{"hidden killer of all", hidden + "daemon(lambda: os.kill(-1, signal.SIGKILL))", false},
-		{"hidden stopper of all", hidden + "daemon(lambda: os.kill(-1, signal.SIGSTOP))", false},
-		{"hidden killers, many", hidden + "for _ in range(40): daemon(lambda: os.kill(-1, signal.SIGSTOP))", false},
-		{"fork bomb of killers", "import os, signal\nwhile True:\n    try:\n        if os.fork() == 0:\n            os.kill(-1, signal.SIGSTOP)\n    except OSError: pass", true},
-		{"all at once", fill + "import signal\nos.kill(os.getppid(), signal.SIGSTOP)\nwhile True:\n    try: os.fork()\n    except OSError: pass", true},
-		{"every descriptor", "import os\nfds = []\ntry:\n    while True: fds.append(os.open('/dev/null', 0))\nexcept OSError: pass\nfor fd in range(3, 2000):\n    try: os.write(fd, b'garbage' * 1000)\n    except OSError: pass", false},
-		{"closed descriptors", "import os\nos.closerange(0, 1000)\nwhile True: pass", true},
-		{"renamed and traced", "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nlibc.prctl(15, b'kworker/0:0', 0, 0, 0)\nif os.fork() == 0:\n    os.setsid(); libc.prctl(15, b'sh', 0, 0, 0)\n    while True: pass", false},
-		{"everything in the home directory", "import os, shutil\nfor d in ('/workspace', os.path.expanduser('~'), '/tmp'):\n    for n in os.listdir(d):\n        if n == 'keep': continue\n        p = os.path.join(d, n)\n        shutil.rmtree(p, ignore_errors=True) if os.path.isdir(p) else os.unlink(p)\n", false},
-		{"its own cgroup and limits", "import os, resource\nfor i in range(16):\n    try: resource.setrlimit(i, (0, 0))\n    except (OSError, ValueError): pass\nos.kill(os.getppid(), 9)", false},
+		{"SIGSTOP to the parent", `import os, signal; os.kill(os.getppid(), signal.SIGSTOP); print("stopped")`, false, true},
+		{"SIGKILL to the parent", `import os, signal; os.kill(os.getppid(), signal.SIGKILL); print("killed")`, false, true},
+		{"SIGTERM to the parent", `import os, signal; os.kill(os.getppid(), signal.SIGTERM)`, false, false},
+		{"every signal to the parent", "import os\nfor n in range(1, 65):\n    try: os.kill(os.getppid(), n)\n    except OSError: pass", false, false},
+		{"SIGKILL to all", `import os; os.kill(-1, 9)`, false, true},
+		{"SIGSTOP to all", `import os, signal; os.kill(-1, signal.SIGSTOP)`, false, true},
+		{"SIGTERM to all", `import os, signal; os.kill(-1, signal.SIGTERM); import time; time.sleep(2)`, false, false},
+		{"fork bomb", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", true, false},
+		{"fork bomb that ignores signals", "import os, signal\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True:\n    try:\n        if os.fork() == 0: os.setsid()\n    except OSError: pass", true, true},
+		{"fork bomb and gone", "import os\nif os.fork() == 0:\n    while True:\n        try: os.fork()\n        except OSError: pass", false, true},
+		{"thread bomb", "import threading, time\ntry:\n    while True: threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\nexcept RuntimeError: print('no more')\ntime.sleep(1000)", true, false},
+		{"full file systems", fill, false, true},
+		{"hidden killer of all", hidden + "daemon(lambda: os.kill(-1, signal.SIGKILL))", false, false},
+		{"hidden stopper of all", hidden + "daemon(lambda: os.kill(-1, signal.SIGSTOP))", false, false},
+		{"hidden killers, many", hidden + "for _ in range(40): daemon(lambda: os.kill(-1, signal.SIGSTOP))", false, false},
+		{"fork bomb of killers", "import os, signal\nwhile True:\n    try:\n        if os.fork() == 0:\n            os.kill(-1, signal.SIGSTOP)\n    except OSError: pass", true, false},
+		{"all at once", fill + "import signal\nos.kill(os.getppid(), signal.SIGSTOP)\nwhile True:\n    try: os.fork()\n    except OSError: pass", true, true},
+		{"every descriptor", "import os\nfds = []\ntry:\n    while True: fds.append(os.open('/dev/null', 0))\nexcept OSError: pass\nfor fd in range(3, 2000):\n    try: os.write(fd, b'garbage' * 1000)\n    except OSError: pass", false, false},
+		{"closed descriptors", "import os\nos.closerange(0, 1000)\nwhile True: pass", true, true},
+		{"renamed and traced", "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nlibc.prctl(15, b'kworker/0:0', 0, 0, 0)\nif os.fork() == 0:\n    os.setsid(); libc.prctl(15, b'sh', 0, 0, 0)\n    while True: pass", false, true},
+		{"everything in the home directory", "import os, shutil\nfor d in ('/workspace', os.path.expanduser('~'), '/tmp'):\n    for n in os.listdir(d):\n        if n == 'keep': continue\n        p = os.path.join(d, n)\n        shutil.rmtree(p, ignore_errors=True) if os.path.isdir(p) else os.unlink(p)\n", false, true},
+		{"its own cgroup and limits", "import os, resource\nfor i in range(16):\n    try: resource.setrlimit(i, (0, 0))\n    except (OSError, ValueError): pass\nos.kill(os.getppid(), 9)", false, false},
 	} {
+		if !p.often && !soak {
+			continue
+		}
 		t.Run(p.name, func(t *testing.T) {
 			s := sharedService(t).session(t)
 			if a := s.put("keep/before.txt", []byte("kept")); a.status != 200 {

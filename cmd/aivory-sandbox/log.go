@@ -19,6 +19,13 @@ func newLogger(cfg config.Config, w io.Writer) *slog.Logger {
 	if cfg.LogFormat == "text" || cfg.LogFormat == "" && isTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, options))
 	}
+	// Durations as in the text format; by themselves they would be nanoseconds.
+	options.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		return a
+	}
 	return slog.New(slog.NewJSONHandler(w, options))
 }
 
