@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"time"
 
 	alioss "github.com/aliyun/alibabacloud-oss-go-sdk-v2/oss"
 )
+
+// leftoversTimeout bounds the removal of what earlier processes left.
+const leftoversTimeout = 10 * time.Second
 
 // object is an upload.Target. Its errors are the SDK's; Put classifies them.
 type object struct {
@@ -59,7 +63,29 @@ func (o *object) Complete(ctx context.Context, id string, tags []string) error {
 		Bucket: &o.b.name, Key: &o.key, UploadId: &id,
 		CompleteMultipartUpload: &alioss.CompleteMultipartUpload{Parts: parts},
 	})
+	if err == nil {
+		o.removeLeftovers(ctx)
+	}
 	return err
+}
+
+// removeLeftovers aborts the uploads to this key that a process before this one
+// began and, killed, did not finish. The object is stored by now, so that a store
+// which does not let itself be asked fails nothing.
+func (o *object) removeLeftovers(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leftoversTimeout)
+	defer cancel()
+	out, err := o.b.client.ListMultipartUploads(ctx, &alioss.ListMultipartUploadsRequest{
+		Bucket: &o.b.name, Prefix: &o.key, MaxUploads: pageSize,
+	})
+	if err != nil {
+		return
+	}
+	for _, u := range out.Uploads {
+		if alioss.ToString(u.Key) == o.key && o.b.parts.IsLeftover(alioss.ToString(u.UploadId), alioss.ToTime(u.Initiated)) {
+			_ = o.Abort(ctx, alioss.ToString(u.UploadId)) // the next upload tries again
+		}
+	}
 }
 
 func (o *object) Abort(ctx context.Context, id string) error {

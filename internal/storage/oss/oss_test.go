@@ -178,7 +178,7 @@ func TestRequests(t *testing.T) {
 		want []string
 	}{
 		{10, []string{"PUT test-bucket k "}},
-		{5 << 20, []string{"POST test-bucket k uploads", "PUT test-bucket k partNumber&uploadId", "POST test-bucket k uploadId"}},
+		{5 << 20, []string{"POST test-bucket k uploads", "PUT test-bucket k partNumber&uploadId", "POST test-bucket k uploadId", "GET test-bucket  max-uploads&prefix&uploads"}},
 		{1 << 20, []string{"PUT test-bucket k "}},
 	} {
 		before := len(server.Requests())
@@ -192,6 +192,31 @@ func TestRequests(t *testing.T) {
 		if !slices.Equal(got, c.want) {
 			t.Errorf("Put of %d bytes makes %q, want %q", c.size, got, c.want)
 		}
+	}
+}
+
+// What a process left that was killed goes with the next upload to that key;
+// what others are about stays.
+func TestLeftoversOfAKilledProcess(t *testing.T) {
+	server := osstest.New(t)
+	for key, at := range map[string]time.Time{
+		"a b/+键": time.Now().Add(-time.Minute), "a b/+键2": time.Now().Add(-time.Minute), "other": time.Now().Add(-time.Minute),
+	} {
+		server.BeginUpload(key, at)
+	}
+	server.BeginUpload("a b/+键", time.Now().Add(time.Minute))
+	b := open(t, config(server))
+	if _, err := b.Put(t.Context(), "a b/+键", storagetest.Content(6<<20, 1), ""); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, u := range server.Uploads() {
+		key, _, _ := strings.Cut(u, " upload-")
+		left = append(left, key)
+	}
+	slices.Sort(left)
+	if want := []string{"a b/+键", "a b/+键2", "other"}; !slices.Equal(left, want) {
+		t.Errorf("left: %q, want %q", left, want)
 	}
 }
 

@@ -4,11 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/url"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 )
+
+// leftoversTimeout bounds the removal of what earlier processes left.
+const leftoversTimeout = 10 * time.Second
 
 // object is an upload.Target. Its errors are the SDK's; Put classifies them.
 type object struct {
@@ -61,7 +66,35 @@ func (o *object) Complete(ctx context.Context, id string, tags []string) error {
 		Bucket: &o.b.name, Key: &o.key, UploadId: &id,
 		MultipartUpload: &types.CompletedMultipartUpload{Parts: parts},
 	})
+	if err == nil {
+		o.removeLeftovers(ctx)
+	}
 	return err
+}
+
+// removeLeftovers aborts the uploads to this key that a process before this one
+// began and, killed, did not finish. The object is stored by now, so that a store
+// which does not let itself be asked fails nothing.
+func (o *object) removeLeftovers(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leftoversTimeout)
+	defer cancel()
+	out, err := o.b.client.ListMultipartUploads(ctx, &awss3.ListMultipartUploadsInput{
+		Bucket: &o.b.name, Prefix: &o.key, EncodingType: types.EncodingTypeUrl,
+	})
+	if err != nil {
+		return
+	}
+	for _, u := range out.Uploads {
+		key := aws.ToString(u.Key)
+		if out.EncodingType == types.EncodingTypeUrl {
+			if key, err = url.QueryUnescape(key); err != nil {
+				continue
+			}
+		}
+		if key == o.key && o.b.parts.IsLeftover(aws.ToString(u.UploadId), aws.ToTime(u.Initiated)) {
+			_ = o.Abort(ctx, aws.ToString(u.UploadId)) // the next upload tries again
+		}
+	}
 }
 
 func (o *object) Abort(ctx context.Context, id string) error {

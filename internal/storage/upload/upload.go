@@ -53,11 +53,13 @@ type Target interface {
 
 // Parts lends out the memory that parts are held in. Each stream has one part of
 // its own and takes more where some are free, so that a stream that stalls never
-// holds up another. A Parts is safe for concurrent use.
+// holds up another. A Parts is safe for concurrent use; a process has one.
 type Parts struct {
-	size  int
-	pool  sync.Pool // of *[]byte of that size
-	extra chan struct{}
+	size    int
+	pool    sync.Pool // of *[]byte of that size
+	extra   chan struct{}
+	started time.Time
+	ours    sync.Map // ids of uploads in progress
 }
 
 // NewParts returns memory in which all streams together hold at most extra parts
@@ -66,10 +68,20 @@ func NewParts(extra int) *Parts { return newParts(extra, PartBytes) }
 
 func newParts(extra, size int) *Parts {
 	return &Parts{
-		size:  size,
-		pool:  sync.Pool{New: func() any { b := make([]byte, size); return &b }},
-		extra: make(chan struct{}, extra),
+		size:    size,
+		pool:    sync.Pool{New: func() any { b := make([]byte, size); return &b }},
+		extra:   make(chan struct{}, extra),
+		started: time.Now(),
 	}
+}
+
+// IsLeftover tells whether an upload that a store lists was begun by a process
+// before this one, and so will never be finished. Its time is zero where the
+// store does not tell.
+func (p *Parts) IsLeftover(id string, initiated time.Time) bool {
+	// Stores cut times to seconds, so that time alone could mean one of ours.
+	_, ours := p.ours.Load(id)
+	return !ours && !initiated.IsZero() && initiated.Before(p.started)
 }
 
 func (p *Parts) get() *[]byte { return p.pool.Get().(*[]byte) }
@@ -147,6 +159,8 @@ func (u *upload) run(ctx context.Context, first *[]byte) (int64, error) {
 		return 0, err
 	}
 	u.id = id
+	u.parts.ours.Store(id, true)
+	defer u.parts.ours.Delete(id)
 	err = u.store(ctx, first)
 	if err == nil {
 		err = context.Cause(ctx)

@@ -366,3 +366,23 @@ func TestMemoryComesBack(t *testing.T) {
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// An upload is a leftover when it is older than this process, and none of its own
+// whatever its time says.
+func TestIsLeftover(t *testing.T) {
+	parts := newParts(2)
+	before, after := time.Now().Add(-time.Minute), time.Now().Add(time.Minute)
+	s := &target{before: func(_ context.Context, call string) error {
+		// While it is created it has no id yet.
+		if call != "create" && parts.IsLeftover("id", before) {
+			return fmt.Errorf("%s: an upload in progress is a leftover", call)
+		}
+		return nil
+	}}
+	if _, err := parts.Upload(t.Context(), s, bytes.NewReader(content(3*part))); err != nil {
+		t.Error(err)
+	}
+	if !parts.IsLeftover("id", before) || parts.IsLeftover("id", after) || parts.IsLeftover("id", time.Time{}) {
+		t.Error("uploads are told apart by other than their time")
+	}
+}

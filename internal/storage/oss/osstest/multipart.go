@@ -4,7 +4,9 @@ import (
 	"encoding/xml"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -14,14 +16,45 @@ const minPart = 100 << 10
 // multipart is an upload that is not finished.
 type multipart struct {
 	key, contentType string
+	initiated        time.Time
 	parts            map[int]object
+}
+
+// BeginUpload begins an upload to a key, at some time, that nobody finishes.
+func (s *Server) BeginUpload(key string, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next++
+	s.uploads[fmt.Sprintf("upload-%d", s.next)] = &multipart{key: key, initiated: at, parts: map[int]object{}}
+}
+
+func (s *Server) listUploads(w http.ResponseWriter, q map[string]string) {
+	encode := func(s string) string { return s }
+	if q["encoding-type"] == "url" {
+		encode = url.QueryEscape
+	}
+	type entry struct{ Key, UploadId, Initiated string }
+	result := struct {
+		XMLName              xml.Name `xml:"ListMultipartUploadsResult"`
+		Bucket, EncodingType string
+		IsTruncated          bool
+		Upload               []entry
+	}{Bucket: s.Bucket, EncodingType: q["encoding-type"]}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, u := range s.uploads {
+		if strings.HasPrefix(u.key, q["prefix"]) {
+			result.Upload = append(result.Upload, entry{encode(u.key), id, u.initiated.UTC().Format("2006-01-02T15:04:05.000Z")})
+		}
+	}
+	reply(w, 200, result)
 }
 
 func (s *Server) initiate(w http.ResponseWriter, r *http.Request, key string) {
 	s.mu.Lock()
 	s.next++
 	id := fmt.Sprintf("upload-%d", s.next)
-	s.uploads[id] = &multipart{key: key, contentType: r.Header.Get("Content-Type"), parts: map[int]object{}}
+	s.uploads[id] = &multipart{key: key, contentType: r.Header.Get("Content-Type"), initiated: time.Now(), parts: map[int]object{}}
 	s.mu.Unlock()
 	reply(w, 200, struct {
 		XMLName               xml.Name `xml:"InitiateMultipartUploadResult"`

@@ -113,14 +113,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, 404, "NoSuchBucket", "The specified bucket does not exist.")
 		return
 	}
-	_, initiate := q["uploads"]
+	_, uploads := q["uploads"]
 	id, inParts := q["uploadId"]
 	switch {
 	case key == "" && r.Method == "GET" && q["list-type"] == "2":
 		s.list(w, q)
+	case key == "" && r.Method == "GET" && uploads:
+		s.listUploads(w, q)
 	case key == "":
 		fail(w, 405, "MethodNotAllowed", "no such operation on a bucket")
-	case r.Method == "POST" && initiate:
+	case r.Method == "POST" && uploads:
 		s.initiate(w, r, key)
 	case r.Method == "PUT" && inParts:
 		s.putPart(w, r, key, id, q["partNumber"])
