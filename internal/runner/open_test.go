@@ -70,7 +70,7 @@ func TestHostileGreeting(t *testing.T) {
 			if d.dials != dialAttempts || d.sweeps != dialAttempts-1 {
 				t.Errorf("dialled %d times, swept %d times", d.dials, d.sweeps)
 			}
-			d.agents = append([]func(*peer){nil, nil, nil, nil}, bad, bad, tidy)
+			d.agents = append(make([]func(*peer), d.dials), bad, bad, tidy)
 			echoes(t, r, "better")
 		})
 	}

@@ -59,8 +59,9 @@ func New(d Driver, id string, opts Options) *Runner {
 
 // dialAttempts is how often an agent is started before the runner is given up,
 // within twice DialTimeout: each but the first after a sweep from outside, where
-// the driver can do that.
-const dialAttempts = 4
+// the driver can do that. Where a program took all of the processes that a
+// runner may have, an engine may need several to get one in.
+const dialAttempts = 10
 
 // Open dials unless an agent is connected, makes /workspace/{uploads,outputs,
 // skills} where they are missing, and checks that the workspace can be written.

@@ -26,29 +26,31 @@ def sweep():
         except OSError:
             pass  # nothing there to kill
         return
-    me = os.getpid()
     for _ in range(200):
-        found = False
+        others, sleeps = [], []
         for name in os.listdir("/proc"):
-            if name.isdigit() and int(name) not in (1, me) and not _keeps_legacy_alive(name):
-                try:
-                    os.kill(int(name), signal.SIGKILL)
-                    found = True
-                except OSError:
-                    pass
-        if not found:
+            if not name.isdigit() or int(name) in (1, os.getpid()):
+                continue
+            try:
+                with open("/proc/%s/stat" % name, "rb") as f:
+                    fields = f.read().rpartition(b")")[2].split()
+                with open("/proc/%s/cmdline" % name, "rb") as f:
+                    command = f.read()
+            except OSError:
+                continue  # gone already
+            if fields[0] != b"Z":
+                others.append(int(name))
+                if fields[1] == b"1" and command == b"sleep\0infinity\0":
+                    sleeps.append((int(fields[19]), int(name)))
+        if sleeps:
+            others.remove(min(sleeps)[1])  # a younger one may be a disguise
+        if not others:
             return
-
-
-def _keeps_legacy_alive(pid):
-    try:
-        with open("/proc/%s/stat" % pid, "rb") as f:
-            fields = f.read().rpartition(b")")[2].split()
-        with open("/proc/%s/cmdline" % pid, "rb") as f:
-            command = f.read()
-    except OSError:
-        return True  # gone already
-    return fields[0] == b"Z" or fields[1] == b"1" and command == b"sleep\0infinity\0"
+        for pid in others:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
 
 
 # Only in a runner, where the bootstrap gives this name: anywhere else the sweep
@@ -76,6 +78,7 @@ import sys
 import tarfile
 import time
 import types
+import weakref
 import zlib
 
 WORKSPACE, OUTPUTS, HOME = "/workspace", "/workspace/outputs", "/home/sandbox"
@@ -231,12 +234,13 @@ def fork_child(agent):
             os.close(fd)
         child = Child()
         child.pid, child.go, child.done, child.out, child.err = pid, go_w, done_r, out_r, err_r
-        for fd in (out_r, err_r, done_r):
+        for fd in (out_r, err_r, done_r, go_w):
             os.set_blocking(fd, False)
         return child
     try:
-        for fd in (go_w, done_r, out_r, err_r, agent.stream.fd_in, agent.stream.fd_out, agent.wake_r, agent.wake_w):
-            os.close(fd)
+        for fd in (go_w, done_r, out_r, err_r, agent.stream.fd_in, agent.stream.fd_out, agent.wake_r, agent.wake_w, agent.oom.fd):
+            if fd >= 0:
+                os.close(fd)
         become_program(agent, go_r, done_w, out_w, err_w)
     except Program:
         raise
@@ -267,16 +271,19 @@ def become_program(agent, go, done, out, err):
     os.dup2(err, 2)
     os.close(out)
     os.close(err)
+    # Out of the way, so that what a program opens gets the usual numbers.
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    low, done = done, fcntl.fcntl(done, fcntl.F_DUPFD_CLOEXEC, soft - 1 if 0 < soft < 1024 else 1023)
+    os.close(low)
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
-    sys.path.append(WORKSPACE)
-    if site.ENABLE_USER_SITE:
-        site.USER_BASE = site.USER_SITE = None  # computed for the agent's own home
-        user_site = site.getusersitepackages()
-        if os.path.isdir(user_site):
-            site.addsitedir(user_site)
     os.chdir(WORKSPACE)
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].ORIGINAL_DIR = WORKSPACE
+    if site.ENABLE_USER_SITE:
+        add_user_site()
+    sys.path.append(WORKSPACE)
     message = b""
     while True:
         chunk = os.read(go, 1 << 20)
@@ -292,20 +299,47 @@ def become_program(agent, go, done, out, err):
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     path = write_cell(name, code)
     sys.argv[:] = [path]
-    sys.orig_argv = ["python3", path]
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = ["python3", path]
     sys.path.insert(0, os.path.dirname(path))
     main = types.ModuleType("__main__")
     main.__dict__.update(
-        __file__=path, __cached__=None, __builtins__=sys.modules["builtins"], __annotations__={},
+        __file__=path, __cached__=None, __builtins__=sys.modules["builtins"],
         __loader__=importlib.machinery.SourceFileLoader("__main__", path))
+    if sys.version_info < (3, 14):
+        main.__dict__["__annotations__"] = {}
     sys.modules["__main__"] = main
     agent.exit = Exit(done)
+    raise Program(compile_cell(path, code), main.__dict__)
+
+
+def compile_cell(path, code):
+    """The program's code. One that does not compile is left to an interpreter
+    of its own, which has other words for some faults of a file."""
     try:
         program = compile(code, path, "exec", dont_inherit=True)
-    except BaseException as e:
-        # Reported like any other, but without a frame of the agent's.
-        agent.exit.finish(e.with_traceback(None))
-    raise Program(program, main.__dict__)
+        if b"coding" not in b"".join(code.split(b"\n", 2)[:2]):
+            code.decode()  # in a file, comments count too
+        return program
+    except BaseException:
+        os.execv(sys.executable, ["python3", path])
+
+
+def add_user_site():
+    """Does what the interpreter does at its start, which was in another home."""
+    site.USER_BASE = site.USER_SITE = None
+    user_site = site.getusersitepackages()
+    if not os.path.isdir(user_site):
+        return
+    system = [i for i, path in enumerate(sys.path) if path in site.getsitepackages()]
+    at = system[0] if system else len(sys.path)
+    after = sys.path[at:]
+    del sys.path[at:]
+    try:
+        site.addsitedir(user_site)
+    finally:
+        sys.path.extend(after)
+    site.execusercustomize()
 
 
 REHEARSAL = """
@@ -328,6 +362,7 @@ def rehearse():
         practice = Exit(-1)
         struct.pack("!Bdq", 0, practice.cpu(), practice.rss)
         practice.flush_forgotten()
+        gc.collect()
     except Exception:
         pass  # the program will see for itself
 
@@ -345,7 +380,7 @@ def write_cell(name, code):
                 os.unlink(path)
             except OSError:
                 pass
-    fd = os.memfd_create("cell")
+    fd = os.memfd_create("cell", 0)
     with open(fd, "wb", closefd=False) as f:
         f.write(code)
     return "/proc/self/fd/%d" % fd
@@ -365,6 +400,7 @@ class Exit:
 
     def __init__(self, done):
         self.done, self.pid = done, os.getpid()
+        self.pipe = os.fstat(done) if done >= 0 else None
         self.before = self.cpu()
 
     def cpu(self):
@@ -373,10 +409,14 @@ class Exit:
         self.rss = max(used.ru_maxrss, below.ru_maxrss)
         return used.ru_utime + used.ru_stime + below.ru_utime + below.ru_stime
 
-    def finish(self, exception):
+    def finish(self, holder):
+        """Never returns. Holder is where the bootstrap put what the program
+        raised, if anything."""
+        exception = holder.pop("error", None)
         code = 0
         if exception is not None:
             code = self.report(exception)
+        interrupted, exception = type(exception) is KeyboardInterrupt, None
         if "threading" in sys.modules:
             try:
                 sys.modules["threading"]._shutdown()
@@ -389,16 +429,18 @@ class Exit:
         self.release()
         for file in (sys.stdout, sys.stderr):
             try:
-                file.flush()
+                if file is not None and not file.closed:
+                    file.flush()
             except BaseException:
-                pass
-        if isinstance(exception, KeyboardInterrupt):
+                code = 120
+        if interrupted:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         if os.getpid() == self.pid:  # not so in a fork of the program's own
             cpu = self.cpu() - self.before
             try:
-                os.write(self.done, struct.pack("!Bdq", code, cpu, self.rss))
+                if os.path.samestat(os.fstat(self.done), self.pipe):  # else the program put a file there
+                    os.write(self.done, struct.pack("!Bdq", code, cpu, self.rss))
             except OSError:
                 pass
         os._exit(code)
@@ -410,47 +452,64 @@ class Exit:
                 return 0
             if isinstance(code, int):
                 return code & 255 if -(1 << 63) <= code < 1 << 63 else 255
-            try:
-                print(code, file=sys.stderr)
-            except BaseException:
-                pass
+            self.say(code)
+            self.say("\n")
             return 1
         trace = exception.__traceback__
         if trace is not None:
             trace = trace.tb_next  # the frame that called the program
         exception = exception.with_traceback(trace)
         sys.last_type, sys.last_value, sys.last_traceback = type(exception), exception, trace
-        sys.last_exc = exception
+        if sys.version_info >= (3, 12):
+            sys.last_exc = exception
+        failure = None
         try:
             sys.excepthook(type(exception), exception, trace)
         except SystemExit as e:
             return self.report(e)
         except BaseException as e:
-            print("Error in sys.excepthook:", file=sys.__stderr__)
-            sys.__excepthook__(type(e), e, e.__traceback__ and e.__traceback__.tb_next)
-            print("\nOriginal exception was:", file=sys.__stderr__)
+            failure = e.with_traceback(e.__traceback__.tb_next)
+        if not hasattr(sys, "excepthook"):
+            self.say("sys.excepthook is missing\n")
+            sys.__excepthook__(type(exception), exception, trace)
+        elif failure is not None:
+            self.say("Error in sys.excepthook:\n")
+            sys.__excepthook__(type(failure), failure, failure.__traceback__)
+            self.say("\nOriginal exception was:\n")
             sys.__excepthook__(type(exception), exception, trace)
         return 1
+
+    def say(self, what):
+        try:
+            sys.stderr.write(str(what))
+        except BaseException:
+            pass
 
     def release(self):
         """Lets go of the program's objects, so that finalizers run and files
         that it forgot to close are written out."""
         try:
-            if sys.modules["_thread"]._count() == 0:
-                # As the interpreter does; daemon threads would see the holes.
-                names = sys.modules["__main__"].__dict__
-                for first in (True, False):
-                    for name in list(names):
-                        private = name[0:1] == "_" and name[1:2] != "_"
-                        if name != "__builtins__" and private == first:
-                            names[name] = None
-                del names
+            self.flush_forgotten()
+            for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+                sys.__dict__.pop(name, None)
+            if sys.modules["_thread"]._count() == 0:  # daemon threads would see the holes
+                main = weakref.ref(sys.modules.pop("__main__"))
+                gc.collect()
+                if main() is not None:
+                    # Something holds it: as the interpreter does then.
+                    names = main().__dict__
+                    for first in (True, False):
+                        for name in list(names):
+                            private = name[0:1] == "_" and name[1:2] != "_"
+                            if name != "__builtins__" and private == first:
+                                names[name] = None
+                    del names
+                    gc.collect()
             self.flush_forgotten()
         except BaseException:
             pass
 
     def flush_forgotten(self):
-        gc.collect()
         for thing in gc.get_objects():
             if type(thing) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
                 try:
@@ -987,6 +1046,36 @@ class Unpacker:
 # ------------------------------------------------------------------ the agent
 
 
+def posture():
+    """What a program can change of this very process, and all forked from it,
+    since both are of one user."""
+    return ([resource.getrlimit(i) for i in range(16)], os.getpriority(os.PRIO_PROCESS, 0),
+            os.sched_getscheduler(0), os.sched_getaffinity(0))
+
+
+def open_workspace():
+    """Gives the workspace back to its owner where a program closed it."""
+    try:
+        mode = stat.S_IMODE(os.stat(WORKSPACE).st_mode)
+        if mode & 0o700 != 0o700:
+            os.chmod(WORKSPACE, mode | 0o700)
+    except OSError:
+        pass
+
+
+def remove_ipc():
+    """Removes System V's shared memory and the like, which outlive processes
+    and hold the runner's memory."""
+    for table, remove in (("shm", lambda i: libc.shmctl(i, 0, None)), ("msg", lambda i: libc.msgctl(i, 0, None)),
+                          ("sem", lambda i: libc.semctl(i, 0, 0))):
+        try:
+            with open("/proc/sysvipc/" + table, "rb") as f:
+                for line in f.readlines()[1:]:
+                    remove(int(line.split()[1]))
+        except (OSError, ValueError):
+            pass  # not known here
+
+
 class Agent:
     def __init__(self):
         # The program gets new standard streams; the service's are moved away.
@@ -1017,6 +1106,7 @@ class Agent:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wake_w, warn_on_full_buffer=False)
         self.greet()
+        self.posture = posture()
         while True:
             if not self.stream.pending() and self.idle():
                 continue
@@ -1041,6 +1131,7 @@ class Agent:
             os.environ.setdefault(name, str(self.cpus))
         self.preload = [name for name in setup["preload"] or () if name]
         problem = ""
+        open_workspace()
         try:
             with os.scandir(WORKSPACE) as entries:
                 for entry in entries:
@@ -1104,7 +1195,7 @@ class Agent:
         code = b"".join(self.stream.body())
         if self.snapshot is None:
             self.snapshot = self.scan(None)[0]
-        child, self.child = self.child or fork_child(self), None
+        child, self.child = self.waiting_child(), None
         name = os.urandom(16).hex()
         run = Run(self, child, request)
         # Heard before the program can do anything: without a word from here the
@@ -1120,9 +1211,24 @@ class Agent:
         run.drain()
         wall = time.monotonic() - started
         remove_cell(name)
+        open_workspace()
         self.collect(run, request, wall)
         child.close()
         self.reap()
+        remove_ipc()
+        if posture() != self.posture:
+            os._exit(4)  # what the program did to this process cannot be undone
+
+    def waiting_child(self):
+        """The child forked ahead, unless the kernel has killed it meanwhile."""
+        if self.child is not None:
+            try:
+                if os.waitpid(self.child.pid, os.WNOHANG)[0] == 0:
+                    return self.child
+            except ChildProcessError:
+                pass
+            self.child.close()
+        return fork_child(self)
 
     def reap(self):
         """Waits until all that was killed is gone."""
@@ -1138,7 +1244,10 @@ class Agent:
         started = time.monotonic()
         deadline = started + request["collect_seconds"]
         before = self.snapshot
-        found, complete = self.scan(deadline)
+        if run.reason == "cancelled":  # nobody wants to know
+            before, found, complete = {}, {}, False
+        else:
+            found, complete = self.scan(deadline)
         self.snapshot = found if complete else None
         changed = sorted(path for path, state in found.items() if before.get(path) != state)
         files, skipped, unreadable, total = [], 0, 0, 0
@@ -1334,10 +1443,17 @@ class Run:
         self.oom_before = agent.oom.read()
 
     def start(self, name, code):
-        message = memoryview(b"%s%08d%s" % (name.encode(), self.cpu_limit, code))
+        self.message = memoryview(b"%s%08d%s" % (name.encode(), self.cpu_limit, code))
+        self.feed()
+
+    def feed(self):
+        """Gives the child more of its program. One that does not read, for a
+        module at its start hangs, must not hang this process too."""
         try:
-            while message:
-                message = message[os.write(self.child.go, message):]
+            while self.message:
+                self.message = self.message[os.write(self.child.go, self.message):]
+        except BlockingIOError:
+            return
         except BrokenPipeError:
             pass  # killed while it waited; its status tells
         os.close(self.child.go)
@@ -1354,7 +1470,11 @@ class Run:
             until = min(beat, deadline if termed is None else termed)
             if flush is not None:
                 until = min(until, flush)
-            ready = select.select(waiting, [], [], max(0, until - now))[0]
+            writing = [child.go] if child.go >= 0 else []
+            pause = 0 if stream.has_frame() else max(0, until - now)
+            ready, writable, _ = select.select(waiting, writing, [], pause)
+            if writable:
+                self.feed()
             for fd in ready:
                 if fd in readers:
                     if not self.forward(fd, readers[fd]):
@@ -1429,7 +1549,9 @@ class Run:
             return
         if len(message) == 17 and not self.ended:
             self.ended = True
-            code, self.cpu, self.rss = struct.unpack("!Bdq", message)
+            code, cpu, rss = struct.unpack("!Bdq", message)
+            if 0 <= cpu < 1e9 and 0 <= rss < 1 << 40:  # the program could have sent it
+                self.cpu, self.rss = cpu, rss
             if self.reason != "timeout":
                 self.code, self.reason = code, "exit"
 

@@ -9,6 +9,6 @@ def r(n):
     return b
 g = {"__name__": "<sandbox>"}
 exec(compile(r(int.from_bytes(r(5)[1:], "big")), "<sandbox>", "exec"), g)
-try: exec(g["program"], g["namespace"])
-except BaseException as e: g["finish"](e)
-g["finish"](None)
+try: exec(g.pop("program"), g.pop("namespace"))
+except BaseException as e: g["error"] = e
+g["finish"](g)

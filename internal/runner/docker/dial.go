@@ -58,7 +58,8 @@ func (d *Driver) Dial(ctx context.Context, id string, command, env []string) (ru
 // asNotFound marks an error that means that the container is gone or stopped.
 // One that is paused is neither.
 func asNotFound(err error) error {
-	if noSuchContainer(err) || said(err, http.StatusConflict, "is not running") {
+	if noSuchContainer(err) || said(err, http.StatusConflict, "is not running") ||
+		said(err, http.StatusInternalServerError, "is not running") { // it went between the two calls of a dial
 		return fmt.Errorf("%w: %w", runner.ErrNotFound, err)
 	}
 	return err

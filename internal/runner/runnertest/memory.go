@@ -1,0 +1,99 @@
+package runnertest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/runner"
+)
+
+// testMemory uses up what there is.
+func testMemory(t *testing.T, s *suite) {
+	if s.opts.Limits.MemoryBytes == 0 {
+		t.Skip("without a memory limit this would be the host's")
+	}
+	b := s.sandbox(t)
+	b.put(t, "kept", "content")
+	still := func(t *testing.T) {
+		t.Helper()
+		b.prints(t, "print(open('kept').read())", "content\n")
+		b.prints(t, processes, "[]\n")
+	}
+	for _, c := range []struct{ name, code string }{
+		{"AtOnce", "x = bytearray(6 << 30)\nprint(len(x))"},
+		{"BitByBit", "x = []\nwhile True: x.append(bytearray(1 << 20))"},
+		{"Children", `
+import os
+for _ in range(8):
+    if os.fork() == 0:
+        x = []
+        while True: x.append(bytearray(1 << 20))
+for _ in range(8): print(os.waitstatus_to_exitcode(os.wait()[1]))
+raise SystemExit(137)
+`},
+		{"AgainstTheAgent", `
+import os
+open('/proc/self/oom_score_adj', 'w').write('0')
+x = []
+while True: x.append(bytearray(1 << 20))
+`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s.skip(t)
+			start := time.Now()
+			o := b.run(t, c.code)
+			if o.Reason != runner.ReasonOOM || o.ExitCode != 137 || o.Usage.OOMKills == 0 {
+				t.Errorf("%s, %d, %d kills, stderr %q", o.Reason, o.ExitCode, o.Usage.OOMKills, o.err)
+			}
+			t.Logf("%v, %d kills", time.Since(start), o.Usage.OOMKills)
+			still(t)
+		})
+	}
+	t.Run("ChildAlone", func(t *testing.T) {
+		s.skip(t)
+		o := b.run(t, `
+import subprocess, sys
+r = subprocess.run([sys.executable, '-c', 'x = []\nwhile True: x.append(bytearray(1 << 20))'])
+print(r.returncode)
+`)
+		if o.Reason != runner.ReasonExit || o.out != "-9\n" || o.Usage.OOMKills != 1 {
+			t.Errorf("%s, %q, %d kills", o.Reason, o.out, o.Usage.OOMKills)
+		}
+		still(t)
+	})
+	t.Run("Tmpfs", func(t *testing.T) {
+		s.skip(t)
+		if !s.opts.Limits.ReadOnlyRootfs {
+			t.Skip("there is no tmpfs")
+		}
+		for range 2 {
+			b.prints(t, `
+import os
+for p in ('/tmp', '/home/sandbox', '/dev/shm', '/workspace'):
+    try:
+        with open(p + '/filler%d' % os.getpid(), 'wb', buffering=0) as f:
+            while True: f.write(b'x' * (1 << 20))
+    except OSError as e: print(p, e.errno)
+`, "/tmp 28\n/home/sandbox 28\n/dev/shm 28\n/workspace 28\n")
+			still(t)
+			b.prints(t, "print(open(__file__).read()[:5], __file__.startswith('/'))", "print True\n")
+			b.reopen()
+			still(t)
+		}
+		if err := b.ResetInputs(t.Context()); err != nil {
+			t.Error(err)
+		}
+		b.pack(t)
+		b.run(t, "import subprocess; subprocess.run('rm -f /tmp/filler* /home/sandbox/filler* /dev/shm/filler* /workspace/filler*', shell=True)")
+		b.put(t, "after", "x")
+	})
+	t.Run("WaitingChild", func(t *testing.T) {
+		s.skip(t)
+		// The process that waits for the next program is the first that the
+		// kernel takes. That must not be the next program's end.
+		b.works(t)
+		time.Sleep(300 * time.Millisecond)
+		b.command(t, "", "sh", "-c", `for p in /proc/[0-9]*; do [ "$(cat $p/oom_score_adj)" = 1000 ] && kill -9 ${p#/proc/}; done; true`)
+		b.works(t)
+	})
+}
