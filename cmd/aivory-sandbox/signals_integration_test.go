@@ -3,12 +3,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -19,15 +19,36 @@ import (
 type process struct {
 	testService
 	cmd    *exec.Cmd
-	output *bytes.Buffer
+	output *tailWriter
 	ended  chan error
 }
 
-// spawn starts this test binary as the service, on the state of s, and waits
-// until it is healthy.
-func (s *testService) spawn(t *testing.T) *process {
+// newState returns what a service and its successors have in common: no process
+// yet. The test's end removes their runners.
+func newState(t *testing.T) *testService {
 	t.Helper()
-	p := &process{testService: *s, output: new(bytes.Buffer), ended: make(chan error, 1)}
+	s := &testService{key: randomHex(), instance: "test-" + randomHex()[:12], stateDir: t.TempDir(), http: newHTTPClient()}
+	t.Cleanup(func() {
+		if _, err := s.removeContainers(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// spawn starts this test binary as the service, on the state of s with settings
+// NAME=value over the tests' own, and waits until it is healthy.
+func (s *testService) spawn(t *testing.T, settings ...string) *process {
+	t.Helper()
+	p := s.fork(t, "/proc/self/exe", settings...)
+	p.healthy(t)
+	return p
+}
+
+// fork starts a program that is the service. It ends with the test.
+func (s *testService) fork(t *testing.T, program string, settings ...string) *process {
+	t.Helper()
+	p := &process{testService: *s, output: new(tailWriter), ended: make(chan error, 1)}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -35,32 +56,55 @@ func (s *testService) spawn(t *testing.T) *process {
 	address := l.Addr().String()
 	l.Close()
 	p.url = "http://" + address
-	environ := []string{
-		"SANDBOX_API_KEY=" + s.key, "SANDBOX_INSTANCE=" + s.instance, "SANDBOX_STATE_DIR=" + s.stateDir,
-		"SANDBOX_LISTEN=" + address, "SANDBOX_LOG_FORMAT=text", "SANDBOX_POOL_SIZE=0",
-	}
-	p.cmd = exec.Command("/proc/self/exe", "serve")
-	p.cmd.Env = append(os.Environ(), append(environ, actAsService+"=1")...)
+	p.cmd = exec.Command(program, "serve")
+	p.cmd.Env = append(append(os.Environ(), actAsService+"=1",
+		"SANDBOX_API_KEY="+s.key, "SANDBOX_INSTANCE="+s.instance, "SANDBOX_STATE_DIR="+s.stateDir,
+		"SANDBOX_LISTEN="+address, "SANDBOX_LOG_FORMAT=text", "SANDBOX_POOL_SIZE=0"), settings...)
 	p.cmd.Stderr = p.output
+	// A test that is killed takes its services along.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	go func() { p.ended <- p.cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill() // ended already, as a rule
-		<-p.ended
+		p.kill()
 		if t.Failed() {
-			t.Logf("the service's log:\n%s", p.output)
+			t.Logf("the service's log ends with:\n%s", p.output.since(0))
 		}
 	})
-	for range 300 {
+	return p
+}
+
+// healthy waits until the service answers.
+func (p *process) healthy(t *testing.T) {
+	t.Helper()
+	environ := []string{"SANDBOX_LISTEN=" + strings.TrimPrefix(p.url, "http://")}
+	for range 600 {
 		if healthcheck(t.Context(), environ) == nil {
-			return p
+			return
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	t.Fatalf("the service does not become healthy:\n%s", p.output)
-	return nil
+	p.kill()
+	t.Fatalf("the service does not become healthy:\n%s", p.output.since(0))
+}
+
+// kill ends the process as a crash does, unless it has ended.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended already
+	p.ended <- <-p.ended
+}
+
+// terminate ends the process in order.
+func (p *process) terminate(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.wait(t, time.Minute); err != nil {
+		t.Errorf("the service ended with %v", err)
+	}
 }
 
 // wait returns how the process ended.
@@ -77,12 +121,7 @@ func (p *process) wait(t *testing.T, within time.Duration) error {
 }
 
 func TestSignals(t *testing.T) {
-	s := &testService{key: randomHex(), instance: "test-" + randomHex()[:12], stateDir: t.TempDir(), http: newHTTPClient()}
-	t.Cleanup(func() {
-		if _, err := s.removeContainers(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := newState(t)
 	first := s.spawn(t)
 	id, err := first.create()
 	if err != nil {
