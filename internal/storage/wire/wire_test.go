@@ -119,7 +119,7 @@ func wantTimeout(t *testing.T, what string, err error, took, most time.Duration)
 }
 
 func TestTimeouts(t *testing.T) {
-	const read = 300 * time.Millisecond
+	const read = time.Second
 	release := make(chan struct{})
 	hang := serve(t, func(http.ResponseWriter, *http.Request) { <-release })
 	stall := serve(t, func(w http.ResponseWriter, r *http.Request) {
