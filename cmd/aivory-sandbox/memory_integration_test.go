@@ -59,9 +59,6 @@ with ProcessPoolExecutor(8, mp_context=mp.get_context("fork")) as pool:
 			r := s.run(t, p.code, 30*time.Second)
 			wg.Wait()
 			ended(t, r)
-			if r.took > 25*time.Second {
-				t.Errorf("it took %v", r.took)
-			}
 			if meanwhile.Stdout != "67108864\n" || meanwhile.Exit != 0 {
 				t.Errorf("the other session was harmed: %v", meanwhile)
 			}

@@ -49,7 +49,14 @@ func TestRunsOfOneSessionFollowEachOther(t *testing.T) {
 			}
 		}
 	}
-	if elsewhere.took > 3*time.Second {
+	// Containers share the machine's clock.
+	beside := false
+	from, to := spanOf(t, elsewhere)
+	for _, a := range answers {
+		start, end := spanOf(t, a)
+		beside = beside || from < end && start < to
+	}
+	if !beside {
 		t.Errorf("another session waited: %v", elsewhere)
 	}
 	s.alive(t)
@@ -71,7 +78,7 @@ func TestDeleteDuringARun(t *testing.T) {
 		"exec": s.exec(context.Background(), "print(1)", time.Second), "list": s.post("/files/list", map[string]any{"session_id": s.id}),
 		"get": s.get("x"), "put": s.put("x", []byte("x")),
 	} {
-		if a.status != 404 || a.took > time.Second {
+		if a.status != 404 || a.took > 2*time.Second {
 			t.Errorf("%s meanwhile: %v", name, a)
 		}
 	}
