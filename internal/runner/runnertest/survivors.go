@@ -149,8 +149,11 @@ while True: pass
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s.skip(t)
+			if c.name == "Starve" && soak(1, 0) == 0 {
+				t.Skip("takes a minute on a busy machine; set AIVORY_SOAK=1")
+			}
 			start := time.Now()
-			o := b.run(t, c.code, limit(40*time.Second))
+			o := b.run(t, c.code, limit(slow))
 			took := time.Since(start)
 			if lost := o.Reason == runner.ReasonLost; lost != c.lost || lost && o.ExitCode != 137 || !lost && o.ExitCode != 0 {
 				t.Errorf("%d %s, stderr %q", o.ExitCode, o.Reason, o.err)
@@ -206,6 +209,9 @@ time.sleep(600)
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s.skip(t)
+			if c.name == "Killer" && soak(1, 0) == 0 {
+				t.Skip("takes a minute; set AIVORY_SOAK=1")
+			}
 			start := time.Now()
 			_, _ = b.try(t.Context(), c.code, limit(time.Second))
 			runs := 1
