@@ -110,11 +110,8 @@ func (m *Manager) isFirst(s *session, t *target) bool {
 	}
 	ctx, cancel := context.WithTimeoutCause(m.hard, m.cfg.ArchiveTimeout, errTooSlow)
 	defer cancel()
-	body, _, err := t.open(ctx)
-	if body != nil {
-		err = body.Close()
-	}
-	return body == nil && err == nil
+	obj, err := t.stat(ctx, t.key)
+	return obj == nil && err == nil
 }
 
 // hopeless sorts out errors that no other place to put the archive would cure.
@@ -141,10 +138,9 @@ func (m *Manager) upload(log *slog.Logger, s *session, t *target) error {
 	defer m.uploads.release()
 	ctx, cancel := context.WithTimeoutCause(m.hard, m.cfg.ArchiveTimeout, errTooSlow)
 	defer cancel()
-	if s.keepExisting {
-		if err := m.copyBeside(ctx, t); err != nil {
-			return err
-		}
+	key, err := m.makeRoom(ctx, t, s.lineage)
+	if err != nil {
+		return err
 	}
 	// The pack ends when the upload does and the upload when the pack does: each
 	// sees the other's error through the pipe. The pack's own counts first.
@@ -157,7 +153,7 @@ func (m *Manager) upload(log *slog.Logger, s *session, t *target) error {
 		pw.CloseWithError(err)
 		packed <- err
 	})
-	size, err := t.bucket.Put(ctx, t.key, pr, archiveType)
+	size, err := t.bucket.Put(ctx, key, pr, archiveType)
 	pr.CloseWithError(errUploadEnded)
 	packErr := <-packed
 	switch {
@@ -167,6 +163,7 @@ func (m *Manager) upload(log *slog.Logger, s *session, t *target) error {
 		return err
 	}
 	logStats(log.With("bytes", size), "workspace archived", stats)
+	m.dropLayers(ctx, t, s.lineage)
 	return nil
 }
 
@@ -176,7 +173,7 @@ func (m *Manager) intoSpool(log *slog.Logger, s *session, t *target, ended time.
 	ctx, cancel := context.WithTimeoutCause(m.hard, m.cfg.ArchiveTimeout, errTooSlow)
 	defer cancel()
 	head := t.head(ended)
-	head.KeepExisting = s.keepExisting
+	head.Lineage = s.lineage
 	var stats runner.PackStats
 	e, err := m.deps.Spool.Add(head, func(w io.Writer) (err error) {
 		stats, err = s.runner.Pack(ctx, w, m.cfg.MaxArchiveBytes)
@@ -193,19 +190,67 @@ func (m *Manager) intoSpool(log *slog.Logger, s *session, t *target, ended time.
 	return nil
 }
 
-// copyBeside copies the object at t, if there is one, to a key of its own.
-func (m *Manager) copyBeside(ctx context.Context, t *target) error {
-	body, _, err := t.open(ctx)
-	if err != nil || body == nil {
-		return err
+// makeRoom returns the key for a new archive at t, where it replaces nothing that
+// is neither in it nor copied.
+func (m *Manager) makeRoom(ctx context.Context, t *target, l spool.Lineage) (key string, err error) {
+	if l.Partial {
+		return m.freeLayer(ctx, t)
 	}
-	key := t.keptKey(time.Now(), newID())
-	_, err = t.bucket.Put(ctx, key, body, archiveType)
-	if err = errors.Join(err, body.Close()); err != nil {
-		return fmt.Errorf("keeping beside what could not be restored: %w", err)
+	for _, bad := range l.Bad {
+		to, err := t.copyBeside(ctx, bad)
+		if err != nil {
+			return "", err
+		}
+		m.log.Warn("keeping an archive that could not be restored beside its successor", "storage", t.storage, "key", to)
 	}
-	m.log.Warn("kept an archive that could not be restored beside its successor", "storage", t.storage, "key", key)
-	return nil
+	return t.key, nil
+}
+
+// freeLayer returns the key on top of what is kept at t: the base where there is
+// nothing yet.
+func (m *Manager) freeLayer(ctx context.Context, t *target) (key string, err error) {
+	base, err := t.stat(ctx, t.key)
+	if err != nil {
+		return "", err
+	}
+	for n := 1; n <= maxLayers; n++ {
+		obj, err := t.stat(ctx, t.layer(n))
+		switch {
+		case err != nil:
+			return "", err
+		case obj == nil && base == nil && n == 1:
+			return t.key, nil
+		case obj == nil:
+			m.log.Warn("storing a workspace on top of what could not be restored into it", "storage", t.storage, "key", t.layer(n))
+			return t.layer(n), nil
+		}
+	}
+	return "", fmt.Errorf("there are %d layers at %q already", maxLayers, t.key)
+}
+
+// dropLayers removes the layers that a new base has replaced. One that it does
+// not know of is copied first. Where that fails, what stays is older than its
+// base, so that nobody takes it for a layer of it.
+func (m *Manager) dropLayers(ctx context.Context, t *target, l spool.Lineage) {
+	if l.Partial {
+		return
+	}
+	for n := 1; n <= maxLayers; n++ {
+		obj, err := t.stat(ctx, t.layer(n))
+		if err == nil && obj == nil {
+			return
+		}
+		if err == nil && n > l.Layers {
+			_, err = t.copyBeside(ctx, t.layer(n))
+		}
+		if err == nil {
+			err = t.bucket.Delete(ctx, t.layer(n))
+		}
+		if err != nil {
+			m.log.Warn("cannot remove a layer that was replaced", "storage", t.storage, "key", t.layer(n), "err", err)
+			return
+		}
+	}
 }
 
 // logStats says what was packed or unpacked, and what was left out of it.

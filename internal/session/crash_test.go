@@ -118,8 +118,9 @@ func (s crashSpool) SetAside(name string) error {
 	return s.around(func() error { return s.Spool.SetAside(name) })
 }
 
-// talk is a conversation: a client that keeps a counter in its workspace, in one
-// session after the other, and knows what was confirmed.
+// talk is a conversation: a client that keeps a counter and a growing number of
+// files in its workspace, in one session after the other, and knows what was
+// confirmed.
 type talk struct {
 	w   *world
 	key string
@@ -128,18 +129,17 @@ type talk struct {
 	// attempted is what was asked for since, without an answer.
 	confirmed string
 	attempted []string
-	n         int
+	// files are those that must be there; a discard empties them. While one has no
+	// answer, they may be there.
+	files    []string
+	doubtful bool
+	n        int
 	// checks counts how often what was there could be compared.
 	checks int
 }
 
 // answered tells whether an answer came from a living process.
 func (k *talk) answered(err error) bool { return err == nil && !k.w.power.cut() }
-
-// allowed tells whether a workspace may hold this value.
-func (k *talk) allowed(value string) bool {
-	return value == k.confirmed || slices.Contains(k.attempted, value)
-}
 
 func (k *talk) confirm(value string) { k.confirmed, k.attempted = value, nil }
 
@@ -153,12 +153,22 @@ func (k *talk) turn(ctx context.Context, rnd func(int) int) {
 			return
 		}
 	}
+	unread := ""
+	if rnd(4) == 0 {
+		unread = k.key // and perhaps the other one too
+	}
+	w.bucket.set(func() { w.bucket.unread = unread })
 	id, err := w.Create(ctx, req)
 	if !k.answered(err) {
 		return
 	}
 	k.id = id
-	k.look(ctx)
+	w.mu.Lock()
+	partial := w.sessions[id].lineage.Partial
+	w.mu.Unlock()
+	if !partial {
+		k.look(ctx)
+	}
 	k.n++
 	value := fmt.Sprint(k.n)
 	k.attempted = append(k.attempted, value)
@@ -166,46 +176,68 @@ func (k *talk) turn(ctx context.Context, rnd func(int) int) {
 		return
 	}
 	k.confirm(value)
+	file := "f" + value
+	if err := w.WriteFile(ctx, id, file, strings.NewReader(value), int64(len(value))); !k.answered(err) {
+		return
+	}
+	k.files = append(k.files, file)
 	if rnd(3) == 0 {
 		w.bucket.setFail("put", errors.New("store is down"))
 	}
-	switch rnd(4) {
-	case 0:
+	switch rnd(5) {
+	case 0, 1:
 		time.Sleep(11 * time.Second) // reaped
-	case 1:
+	case 2:
 		k.attempted = append(k.attempted, "")
+		k.doubtful = true
 		if err := w.Delete(ctx, id, DeleteRequest{Discard: true}); k.answered(err) {
 			k.confirm("")
+			k.files, k.doubtful = nil, false
 		}
 	default:
 		if err := w.Delete(ctx, id, DeleteRequest{}); err != nil && !w.power.cut() {
 			w.t.Errorf("delete: %v", err)
 		}
 	}
+	w.bucket.set(func() { w.bucket.unread = "" })
 	w.bucket.setFail("put", nil)
 	time.Sleep(time.Duration(rnd(5)) * time.Second)
 }
 
 // look compares what a session holds with what was confirmed.
 func (k *talk) look(ctx context.Context) {
-	body, size, err := k.w.ReadFile(ctx, k.id, "x")
-	value := ""
-	if err == nil {
-		data, rerr := io.ReadAll(body)
-		if rerr != nil || int64(len(data)) != size {
-			k.w.t.Errorf("%d bytes, %v", len(data), rerr)
+	found := map[string]string{}
+	list, err := k.w.ListFiles(ctx, k.id)
+	if err != nil {
+		return
+	}
+	for _, f := range list {
+		body, _, err := k.w.ReadFile(ctx, k.id, f.Path)
+		if err != nil {
+			return
 		}
-		value = string(data)
-		_ = body.Close()
+		data, err := io.ReadAll(body)
+		if err = errors.Join(err, body.Close()); err != nil {
+			k.w.t.Error(err)
+		}
+		found[f.Path] = string(data)
 	}
 	if k.w.power.cut() {
 		return
 	}
 	k.checks++
-	if !k.allowed(value) {
-		k.w.t.Errorf("conversation %s, session %s: found %q, confirmed %q, attempted %q", k.key, k.id, value, k.confirmed, k.attempted)
+	x := found["x"]
+	if x != k.confirmed && !slices.Contains(k.attempted, x) {
+		k.w.t.Errorf("conversation %s, session %s: found %q, confirmed %q, attempted %q", k.key, k.id, x, k.confirmed, k.attempted)
 	}
-	k.confirm(value)
+	for _, f := range k.files {
+		if found[f] != f[1:] && !k.doubtful {
+			k.w.t.Errorf("conversation %s, session %s: %s is missing of %v, found %v", k.key, k.id, f, k.files, found)
+		}
+	}
+	k.confirm(x)
+	k.files = slices.DeleteFunc(k.files, func(f string) bool { return found[f] == "" })
+	k.doubtful = false
 }
 
 // TestCrashes cuts the power at every step of some conversations, and again in
@@ -216,7 +248,7 @@ func TestCrashes(t *testing.T) {
 	seeds, stride := []uint64{7}, 5
 	if os.Getenv("AIVORY_SOAK") != "" {
 		seeds, stride = nil, 1
-		for range 50 {
+		for range 20 {
 			seeds = append(seeds, rand.Uint64())
 		}
 	}
@@ -271,6 +303,7 @@ func crashRound(t *testing.T, at int, r *rand.Rand) (checks int) {
 	}
 
 	w.bucket.setDown(false)
+	w.bucket.set(func() { w.bucket.unread = "" })
 	w.plug(&power{left: -1})
 	w.start(cfg)
 	time.Sleep(time.Hour) // all is stored and all sessions expire

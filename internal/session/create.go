@@ -90,8 +90,12 @@ func (m *Manager) make(ctx context.Context, req CreateRequest) (*session, error)
 	return s, nil
 }
 
-// fill restores the archive of a session that was made, if it has one. Where
-// that takes the runner down, the session is another one, without the files.
+// maxRemakes bounds how often an archive may take a new runner down.
+const maxRemakes = 3
+
+// fill restores what is kept for a session that was made, if there is anything.
+// An archive that takes the runner down costs its files: the session is another
+// one then, and in the end one without any.
 func (m *Manager) fill(ctx context.Context, s *session, req CreateRequest) (*session, error) {
 	if s.archiveKey == "" { // archived under its own id, which is new
 		return s, nil
@@ -100,23 +104,30 @@ func (m *Manager) fill(ctx context.Context, s *session, req CreateRequest) (*ses
 	if t == nil {
 		return s, nil
 	}
-	err := m.restore(ctx, s, t)
-	if err == nil {
-		return s, nil
+	for remakes := 0; ; remakes++ {
+		err := m.restore(ctx, s, t)
+		if err == nil {
+			return s, nil
+		}
+		m.abandon(s)
+		if !errors.Is(err, runner.ErrNotFound) {
+			return nil, createFault(ctx, err)
+		}
+		m.log.Error("an archive took its runner down; making another without it", "session", s.id, "key", t.key, "err", err)
+		if err := m.places.take(ctx, m.cfg.QueueTimeout); err != nil {
+			return nil, queueFault(err, DetailMaxSessions)
+		}
+		next, err := m.make(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		next.lineage.Bad, next.keepPending = s.lineage.Bad, s.keepPending
+		s = next
+		if remakes == maxRemakes {
+			s.restored, s.lineage.Partial = true, true
+			return s, nil
+		}
 	}
-	m.abandon(s)
-	if !errors.Is(err, runner.ErrNotFound) {
-		return nil, createFault(ctx, err)
-	}
-	m.log.Error("the archive took its runner down; making another without it", "session", s.id, "key", t.key, "err", err)
-	if err := m.places.take(ctx, m.cfg.QueueTimeout); err != nil {
-		return nil, queueFault(err, DetailMaxSessions)
-	}
-	if s, err = m.make(ctx, req); err != nil {
-		return nil, err
-	}
-	s.restored, s.keepExisting, s.keepPending = true, true, true
-	return s, nil
 }
 
 // abandon gives up a session that nobody knows yet.

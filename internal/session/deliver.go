@@ -140,72 +140,68 @@ func (m *Manager) putPending(ctx context.Context, t *target, e spool.Entry) erro
 		return err
 	}
 	defer m.uploads.release()
-	body, existing, err := t.open(ctx)
+	base, err := t.stat(ctx, t.key)
 	if err != nil {
 		return err
 	}
-	if body != nil {
-		if err := body.Close(); err != nil {
+	var beside string
+	if base != nil && base.ModTime.After(e.Time) {
+		// Somebody stored a younger one, or the store's clock runs ahead. Stored
+		// beside, this one is safe, and its date tells which.
+		beside = t.keptKey(e.Time, e.Name)
+		ahead, err := m.putAndDate(ctx, t, beside, e.Name)
+		if err != nil {
 			return err
 		}
-		if existing.ModTime.After(e.Time) {
-			return m.putBeside(ctx, t, e, existing.ModTime)
-		}
-		if e.KeepExisting {
-			if err := m.copyBeside(ctx, t); err != nil {
-				return err
-			}
+		if base.ModTime.Add(-ahead).After(e.Time) {
+			m.log.Warn("a younger archive is stored already; keeping an older one beside it", "storage", t.storage, "key", beside)
+			return nil
 		}
 	}
-	return m.putFromSpool(ctx, t, e.Name)
+	key, err := m.makeRoom(ctx, t, e.Lineage)
+	if err != nil {
+		return err
+	}
+	if err := m.putFromSpool(ctx, t, key, e.Name); err != nil {
+		return err
+	}
+	m.dropLayers(ctx, t, e.Lineage)
+	if beside != "" {
+		return t.bucket.Delete(ctx, beside)
+	}
+	return nil
 }
 
-// putBeside stores an archive beside one that the store says is younger. That
-// tells the store's clock too: where it merely runs ahead, and the other archive
-// is older in truth, the right one is put in its place.
-func (m *Manager) putBeside(ctx context.Context, t *target, e spool.Entry, youngest time.Time) error {
-	beside := *t
-	beside.key = t.keptKey(e.Time, e.Name)
-	if err := m.putFromSpool(ctx, &beside, e.Name); err != nil {
-		return err
+// putAndDate stores an archive and returns how far the store's clock runs ahead.
+func (m *Manager) putAndDate(ctx context.Context, t *target, key, name string) (ahead time.Duration, err error) {
+	if err := m.putFromSpool(ctx, t, key, name); err != nil {
+		return 0, err
 	}
 	now := time.Now()
-	body, obj, err := beside.open(ctx)
-	if err != nil || body == nil {
-		return errors.Join(errors.New("what was stored cannot be found"), err)
+	obj, err := t.stat(ctx, key)
+	if err != nil {
+		return 0, err
 	}
-	if err := body.Close(); err != nil {
-		return err
+	if obj == nil {
+		return 0, errors.New("what was stored cannot be found")
 	}
-	if ahead := obj.ModTime.Sub(now); youngest.Add(-ahead).After(e.Time) {
-		m.log.Warn("a younger archive is stored already; keeping an older one beside it", "storage", t.storage, "key", beside.key)
-		return nil
-	}
-	if e.KeepExisting {
-		if err := m.copyBeside(ctx, t); err != nil {
-			return err
-		}
-	}
-	if err := m.putFromSpool(ctx, t, e.Name); err != nil {
-		return err
-	}
-	return t.bucket.Delete(ctx, beside.key)
+	return obj.ModTime.Sub(now), nil
 }
 
-func (m *Manager) putFromSpool(ctx context.Context, t *target, name string) error {
+func (m *Manager) putFromSpool(ctx context.Context, t *target, key, name string) error {
 	body, err := m.deps.Spool.Open(name)
 	if err != nil {
 		return err
 	}
 	watched := &bodyWatch{r: body}
-	_, err = t.bucket.Put(ctx, t.key, watched, archiveType)
+	_, err = t.bucket.Put(ctx, key, watched, archiveType)
 	if err = errors.Join(err, watched.err, body.Close()); err != nil {
 		return fmt.Errorf("storing an archive from the spool: %w", err)
 	}
 	return nil
 }
 
-// bodyWatch remembers why reading failed: a store need not say.
+// bodyWatch remembers why reading failed: who reads need not say.
 type bodyWatch struct {
 	r   io.Reader
 	err error

@@ -28,6 +28,7 @@ type bucket struct {
 	delay   time.Duration    // of Put
 	puts    int
 	poison  string // a key that cannot be stored
+	unread  string // the stem of what cannot be read
 	step    func(what string) error
 }
 
@@ -132,6 +133,9 @@ func (b *bucket) Get(_ context.Context, key string) (io.ReadCloser, storage.Obje
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.unread != "" && strings.Contains(key, "/"+b.unread+".") {
+		return nil, storage.Object{}, errors.New("this key is not for us")
+	}
 	o, ok := b.objects[key]
 	if !ok {
 		return nil, storage.Object{}, storage.NotExist("get", key)

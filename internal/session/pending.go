@@ -117,7 +117,7 @@ func (m *Manager) setPendingBeside(t *target) {
 			continue
 		}
 		head := e.Head
-		head.Key, head.KeepExisting = t.keptKey(e.Time, e.Name), false
+		head.Key, head.Lineage = t.keptKey(e.Time, e.Name), spool.Lineage{}
 		if err := m.deps.Spool.Update(e.Name, head); err != nil {
 			m.log.Error("cannot keep an archive that could not be restored beside its successor", "key", t.key, "err", err)
 			continue

@@ -15,7 +15,7 @@ func (m *Manager) recordLocked(s *session) Record {
 		ID: s.id, Driver: m.driver, Handle: s.handle, Phase: s.phase,
 		Created: s.created.Round(0), LastUse: s.lastUse.Round(0), IdleTTL: s.ttl,
 		ArchiveKey: s.archiveKey, Storage: s.storage,
-		Used: s.used, Restored: s.restored, KeepExisting: s.keepExisting, KeepPending: s.keepPending,
+		Used: s.used, Restored: s.restored, Lineage: s.lineage, KeepPending: s.keepPending,
 		Ended: s.ended.Round(0), Reaped: s.reaped,
 	}
 }

@@ -62,10 +62,22 @@ func (m *Manager) purge(t *target) error {
 	return nil
 }
 
-// purgeBucket deletes an archive and what was kept beside it.
+// purgeBucket deletes an archive, its layers, and what was kept beside it.
 func (m *Manager) purgeBucket(ctx context.Context, t *target) error {
 	if err := t.bucket.Delete(ctx, t.key); err != nil {
 		return err
+	}
+	for n := 1; n <= maxLayers; n++ {
+		obj, err := t.stat(ctx, t.layer(n))
+		if err != nil {
+			return err
+		}
+		if obj == nil {
+			break
+		}
+		if err := t.bucket.Delete(ctx, t.layer(n)); err != nil {
+			return err
+		}
 	}
 	// Not every credential may list. Then what was kept beside stays, until it is
 	// collected for its age.

@@ -32,30 +32,25 @@ func (w *world) kept() string {
 	return found[0]
 }
 
-// TestArchiveThatCannotBeRestored is kept, whatever kept it from being restored
-// and whether the store is there when its successor comes.
+// TestArchiveThatCannotBeRestored is kept beside its successor, whether or not
+// the store is there when that comes.
 func TestArchiveThatCannotBeRestored(t *testing.T) {
-	const original = `{"x":"original"}`
 	for name, c := range map[string]struct {
 		data string
 		call string // that fails while it is restored
 	}{
-		"store down":  {original, "get"},
-		"breaks off":  {original, "read"},
 		"damaged":     {`{"x":"orig`, ""},
 		"too large":   {`{"x":"` + strings.Repeat("x", 2<<20) + `"}`, ""},
-		"agent fails": {original, "unpack"},
+		"agent fails": {`{"x":"original"}`, "unpack"},
 	} {
 		for _, down := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				inWorld(t, func(w *world) {
 					w.plant("p/workspaces/k.tgz", c.data, time.Now())
-					w.bucket.setFail(c.call, errors.New("no"))
 					w.engine.setFail(c.call, errors.New("no"))
 					id := w.create(conversation("k"))
-					w.bucket.setFail(c.call, nil)
 					w.engine.setFail(c.call, nil)
-					w.logged("cannot restore a workspace")
+					w.logged("cannot restore an archive")
 					if got := w.files(id); got != "" {
 						w.t.Errorf("files %q", got)
 					}
@@ -81,7 +76,9 @@ func TestArchiveThatCannotBeRestored(t *testing.T) {
 					}
 					// Once it was kept, its successors are ordinary ones.
 					id = w.create(conversation("k"))
+					w.put(id, "y", "Z")
 					ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+					w.has("k", "y=Z")
 					w.kept()
 				})
 			})
@@ -89,25 +86,165 @@ func TestArchiveThatCannotBeRestored(t *testing.T) {
 	}
 }
 
-// TestOriginalOutlivesAChainOfSpooledArchives: a session that restores from the
-// spool takes over the duty to keep what the one before could not restore.
-func TestOriginalOutlivesAChainOfSpooledArchives(t *testing.T) {
+// TestStoreCannotBeRead: a session that begins while its store cannot be read
+// sees nothing of what is there, and hides nothing of it from its successors.
+func TestStoreCannotBeRead(t *testing.T) {
+	for _, call := range []string{"get", "read"} {
+		for _, down := range []bool{false, true} { // also when it ends
+			for _, again := range []bool{false, true} { // twice
+				inWorld(t, func(w *world) {
+					w.plant("p/workspaces/k.tgz", `{"x":"original","y":"original"}`, time.Now())
+					begin := func(file string) {
+						w.bucket.setFail(call, errors.New("no"))
+						id := w.create(conversation("k"))
+						w.bucket.setFail(call, nil)
+						w.logged("cannot restore a workspace")
+						w.put(id, file, "new")
+						if down {
+							w.bucket.setDown(true)
+						}
+						w.restart()
+						ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+						if down {
+							w.restart()
+							w.bucket.setDown(false)
+							time.Sleep(lastDelivery)
+							synctest.Wait()
+						}
+						time.Sleep(time.Second)
+					}
+					begin("y")
+					want := "x=original y=new"
+					if again {
+						begin("z")
+						want = "x=original y=new z=new"
+					}
+					w.has("k", want)
+					if n := len(w.bucket.keys()); n < 2 {
+						w.t.Errorf("keys %v", w.bucket.keys())
+					}
+					// A session that saw it all puts it together.
+					id := w.create(conversation("k"))
+					w.put(id, "x", "newer")
+					ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+					w.has("k", strings.Replace(want, "x=original", "x=newer", 1))
+					if keys := w.bucket.keys(); !slices.Equal(keys, []string{"p/workspaces/k.tgz"}) {
+						w.t.Errorf("keys %v", keys)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestStoreIsBackBeforeTheSpoolIsDelivered: what is stored lies below what is in
+// the spool.
+func TestStoreIsBackBeforeTheSpoolIsDelivered(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.plant("p/workspaces/k.tgz", `{"x":"original"}`, time.Now())
+		w.plant("p/workspaces/k.tgz", `{"x":"original","y":"original"}`, time.Now())
 		w.bucket.setDown(true)
 		for _, text := range []string{"1", "2"} {
 			id := w.create(conversation("k"))
 			w.put(id, "y", text)
 			ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+			w.has("k", "y="+text)
 		}
+		w.bucket.setDown(false)
+		w.bucket.setFail("put", errors.New("no"))
 		id := w.create(conversation("k"))
-		w.put(id, "y", "3")
+		w.put(id, "z", "3")
 		w.bucket.setDown(false)
 		ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
-		if got := w.bucket.data(w.kept()); got != `{"x":"original"}` {
-			w.t.Errorf("%q was kept", got)
+		w.has("k", "x=original y=2 z=3")
+		time.Sleep(lastDelivery)
+		if keys := w.bucket.keys(); !slices.Equal(keys, []string{"p/workspaces/k.tgz"}) || w.spooled() != 0 {
+			w.t.Errorf("keys %v, %d in the spool", keys, w.spooled())
 		}
-		w.has("k", "y=3")
+	})
+}
+
+// TestLayers looks at layers of all kinds on one base.
+func TestLayers(t *testing.T) {
+	inWorld(t, func(w *world) {
+		now := time.Now()
+		w.plant("p/workspaces/k.tgz", `{"base":"b","x":"base"}`, now)
+		w.plant("p/workspaces/k.1.tgz", `{"x":"stale","stale":"s"}`, now.Add(-time.Second))
+		w.plant("p/workspaces/k.2.tgz", `{"x":"da`, now.Add(time.Second))
+		w.plant("p/workspaces/k.3.tgz", `bomb`, now.Add(time.Second))
+		w.plant("p/workspaces/k.4.tgz", `{"x":"layer"}`, now.Add(time.Second))
+		id := w.create(conversation("k"))
+		if got := w.files(id); got != "base=b x=layer" {
+			w.t.Errorf("files %q", got)
+		}
+		w.put(id, "y", "Y")
+		w.plant("p/workspaces/k.5.tgz", `{"x":"later"}`, now.Add(time.Second)) // of somebody else
+		ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+		w.has("k", "base=b x=layer y=Y")
+		var kept []string
+		for _, key := range w.bucket.keys() {
+			if key != "p/workspaces/k.tgz" {
+				kept = append(kept, w.bucket.data(key))
+			}
+		}
+		slices.Sort(kept)
+		if d := []string{`bomb`, `{"x":"da`, `{"x":"later"}`}; !slices.Equal(kept, d) {
+			w.t.Errorf("kept beside: %q", kept)
+		}
+		ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{Discard: true, ArchiveKey: "k", Storage: conversation("k").Storage}))
+		if keys := w.bucket.keys(); len(keys) != 0 {
+			w.t.Errorf("keys %v", keys)
+		}
+	})
+}
+
+// TestNothingButBombs ends with a session without files.
+func TestNothingButBombs(t *testing.T) {
+	inWorld(t, func(w *world) {
+		for n := range 8 {
+			w.plant((&target{key: "p/workspaces/k.tgz"}).layer(n), "bomb", time.Now())
+		}
+		w.put(w.create(conversation("k")), "x", "X")
+		synctest.Wait()
+		if w.engine.count() != 1 {
+			w.t.Errorf("%d runners", w.engine.count())
+		}
+	})
+}
+
+func TestTooManyLayers(t *testing.T) {
+	inWorld(t, func(w *world) {
+		for n := range maxLayers + 1 {
+			w.plant((&target{key: "p/workspaces/k.tgz"}).layer(n), `{"x":"X"}`, time.Now())
+		}
+		w.bucket.setFail("get", errors.New("no"))
+		id := w.create(conversation("k"))
+		w.put(id, "y", "Y")
+		w.bucket.setFail("get", nil)
+		ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+		w.has("k", "x=X y=Y") // from the spool
+		time.Sleep(time.Hour)
+		id = w.create(conversation("k"))
+		w.put(id, "z", "Z")
+		ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+		w.has("k", "x=X y=Y z=Z")
+		if keys := w.bucket.keys(); len(keys) != 1 || w.spooled() != 0 {
+			w.t.Errorf("keys %v, %d in the spool", keys, w.spooled())
+		}
+	})
+}
+
+// TestBaseWasCollected: layers outlive it.
+func TestBaseWasCollected(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.plant("p/workspaces/k.1.tgz", `{"x":"1"}`, time.Now())
+		w.has("k", "x=1")
+		w.bucket.setFail("get", errors.New("no"))
+		id := w.create(conversation("k"))
+		w.put(id, "y", "Y")
+		w.bucket.setFail("get", nil)
+		time.Sleep(time.Second)
+		ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+		w.has("k", "x=1 y=Y")
 	})
 }
 
@@ -213,7 +350,7 @@ func TestStoresClockRunsAhead(t *testing.T) {
 				synctest.Wait()
 				w.has("k", "x=young")
 				if original {
-					if got := w.bucket.data(w.kept()); got != `{"x":"old"}` {
+					if got := w.bucket.data("p/workspaces/k.tgz"); got != `{"x":"old"}` {
 						w.t.Errorf("%q was kept", got)
 					}
 				} else if len(w.bucket.keys()) != 1 || w.spooled() != 0 {

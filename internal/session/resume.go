@@ -39,7 +39,7 @@ func (m *Manager) resumeOne(r Record, now time.Time) {
 	s := m.newSession(r.ID, r.IdleTTL)
 	s.handle, s.runner = r.Handle, m.deps.NewRunner(r.Handle)
 	s.created, s.archiveKey, s.storage = r.Created, r.ArchiveKey, r.Storage
-	s.used, s.restored, s.keepExisting, s.keepPending = r.Used, r.Restored, r.KeepExisting, r.KeepPending
+	s.used, s.restored, s.lineage, s.keepPending = r.Used, r.Restored, r.Lineage, r.KeepPending
 	s.ended, s.reaped = r.Ended, r.Reaped
 	s.loaded, s.state, s.phase = true, ready, r.Phase
 	s.savedUse = r.LastUse

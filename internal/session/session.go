@@ -11,6 +11,7 @@ import (
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
+	"github.com/hjxwz123/aivory-sandbox/internal/session/spool"
 	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
 
@@ -36,8 +37,9 @@ type session struct {
 	created time.Time
 	// archiveKey is empty where the creator named none that is fit.
 	archiveKey string
-	// restored, keepExisting and keepPending are as in Record.
-	restored, keepExisting, keepPending bool
+	// restored, lineage and keepPending are as in Record.
+	restored, keepPending bool
+	lineage               spool.Lineage
 	// loaded tells that the session was kept by an earlier process.
 	loaded bool
 

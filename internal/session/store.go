@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/hjxwz123/aivory-sandbox/internal/session/spool"
 	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
 
@@ -56,11 +57,10 @@ type Record struct {
 	Used bool `json:"used,omitempty"`
 	// Restored means that there was something to restore, be it in vain.
 	Restored bool `json:"restored,omitempty"`
-	// KeepExisting and KeepPending mean that an archive, in the bucket or in the
-	// spool, may exist which could not be restored: it is not to be overwritten
-	// without a copy.
-	KeepExisting bool `json:"keep_existing,omitempty"`
-	KeepPending  bool `json:"keep_pending,omitempty"`
+	// Lineage says how the workspace relates to what is kept of it.
+	Lineage spool.Lineage `json:"lineage,omitzero"`
+	// KeepPending means that the spool holds an archive which could not be restored.
+	KeepPending bool `json:"keep_pending,omitempty"`
 
 	// Ended is when the session ended, and Reaped that it was for being idle. Both
 	// are for PhaseEnding.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 	"time"
@@ -74,13 +73,49 @@ func (t *target) head(at time.Time) spool.Head {
 	return spool.Head{Storage: t.storage, Key: t.key, Stem: t.stem, Time: at.Round(0)}
 }
 
-// open opens the object at t, nil where there is none.
-func (t *target) open(ctx context.Context) (io.ReadCloser, storage.Object, error) {
-	body, obj, err := t.bucket.Get(ctx, t.key)
-	if errors.Is(err, storage.ErrNotExist) {
-		return nil, storage.Object{}, nil
+// maxLayers bounds the layers on a base. It takes that many sessions in a row
+// that could not read their store to come there.
+const maxLayers = 32
+
+// layer returns the key of a layer; the base is number 0.
+func (t *target) layer(n int) string {
+	if n == 0 {
+		return t.key
 	}
-	return body, obj, err
+	return fmt.Sprintf("%s.%d.tgz", strings.TrimSuffix(t.key, ".tgz"), n)
+}
+
+// stat tells of the object at key, nil where there is none.
+func (t *target) stat(ctx context.Context, key string) (*storage.Object, error) {
+	body, obj, err := t.bucket.Get(ctx, key)
+	if errors.Is(err, storage.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := body.Close(); err != nil {
+		return nil, err
+	}
+	return &obj, nil
+}
+
+// copyBeside copies the object at key, if there is one, to a key where nothing
+// replaces it.
+func (t *target) copyBeside(ctx context.Context, key string) (to string, err error) {
+	body, _, err := t.bucket.Get(ctx, key)
+	if errors.Is(err, storage.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	to = t.keptKey(time.Now(), newID())
+	_, err = t.bucket.Put(ctx, to, body, archiveType)
+	if err = errors.Join(err, body.Close()); err != nil {
+		return "", fmt.Errorf("copying what is to be replaced: %w", err)
+	}
+	return to, nil
 }
 
 // keptKey is where an archive goes that must not be lost but is not the one to

@@ -46,9 +46,21 @@ type Head struct {
 	Time time.Time `json:"time"`
 	// Purge means that the object at Key is to be deleted; there is no body.
 	Purge bool `json:"purge,omitempty"`
-	// KeepExisting means that an object at Key is not to be overwritten without a
-	// copy.
-	KeepExisting bool `json:"keep_existing,omitempty"`
+	// Lineage says how the archive relates to what is stored already.
+	Lineage Lineage `json:"lineage,omitzero"`
+}
+
+// Lineage says how a workspace relates to what is kept of it in its store: a
+// base, and on it the layers of sessions that could not see what lay below.
+type Lineage struct {
+	// Partial means that the store could not be read when the workspace began: its
+	// archive is another layer.
+	Partial bool `json:"partial,omitempty"`
+	// Layers is how many layers the workspace was begun with; they are in it now.
+	Layers int `json:"layers,omitempty"`
+	// Bad are the keys of archives that could not be unpacked. Before one of them
+	// is replaced it is copied.
+	Bad []string `json:"bad,omitempty"`
 }
 
 // Entry is something in the spool.

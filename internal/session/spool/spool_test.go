@@ -84,7 +84,7 @@ func TestSpool(t *testing.T) {
 		t.Fatal(p, err)
 	}
 	changed := a.Head
-	changed.Key, changed.KeepExisting = "p/beside.tgz", true
+	changed.Key, changed.Lineage = "p/beside.tgz", Lineage{Partial: true, Layers: 2, Bad: []string{"b"}}
 	if err := s.Update(a.Name, changed); err != nil {
 		t.Fatal(err)
 	}
