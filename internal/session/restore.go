@@ -188,7 +188,7 @@ func (m *Manager) unpack(ctx context.Context, log *slog.Logger, s *session, key 
 
 // setBad notes that an archive cannot be restored.
 func (s *session) setBad(log *slog.Logger, key string, err error) {
-	log.Error("cannot restore an archive; the session goes on with what there is", "key", key, "err", err)
+	log.Error("cannot restore a workspace from an archive; the session goes on without it", "key", key, "err", err)
 	s.lineage.Bad = union(s.lineage.Bad, []string{key})
 }
 

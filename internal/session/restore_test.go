@@ -50,7 +50,7 @@ func TestArchiveThatCannotBeRestored(t *testing.T) {
 					w.engine.setFail(c.call, errors.New("no"))
 					id := w.create(conversation("k"))
 					w.engine.setFail(c.call, nil)
-					w.logged("cannot restore an archive")
+					w.logged("cannot restore a workspace from an archive")
 					if got := w.files(id); got != "" {
 						w.t.Errorf("files %q", got)
 					}
