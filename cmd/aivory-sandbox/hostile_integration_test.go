@@ -155,7 +155,7 @@ except PermissionError: print("refused")`, out: is("refused\n")},
 
 func TestSmallerThings(t *testing.T) {
 	tryAll(t, []program{
-		{name: "deep recursion", code: "import sys\nsys.setrecursionlimit(10**7)\ndef f(n): return f(n + 1)\nf(0)", err: whatever, check: func(t *testing.T, _ testSession, r result) {
+		{name: "deep recursion", code: "import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return f(n + 1)\nf(0)", err: whatever, check: func(t *testing.T, _ testSession, r result) {
 			if r.Exit != 1 && r.Exit != 139 && r.Exit != 137 {
 				t.Errorf("neither an error nor a crash: %v", r)
 			}
