@@ -460,7 +460,7 @@ func TestCancel(t *testing.T) {
 		"and it dies": func(p *peer, cancel func()) {
 			p.send(frameBeat, "")
 			cancel()
-			panic(hungUp)
+			panic(errHungUp)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

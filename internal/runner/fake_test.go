@@ -54,7 +54,7 @@ func (d *fakeDriver) Dial(_ context.Context, id string, command, _ []string) (St
 	d.wg.Go(func() {
 		defer far.Close()
 		defer func() {
-			if r := recover(); r != nil && r != hungUp {
+			if r := recover(); r != nil && r != errHungUp {
 				panic(r)
 			}
 		}()
@@ -67,8 +67,8 @@ type fakeStream struct{ net.Conn }
 
 func (*fakeStream) Diagnostics() string { return "some words\n" }
 
-// hungUp ends an agent whose service has closed the stream.
-var hungUp = errors.New("hung up")
+// errHungUp ends an agent whose service has closed the stream.
+var errHungUp = errors.New("hung up")
 
 // peer is an agent's end of a stream.
 type peer struct {
@@ -81,11 +81,11 @@ type peer struct {
 func (p *peer) read() (frameType, []byte) {
 	head := make([]byte, frameHeaderSize)
 	if _, err := io.ReadFull(p.r, head); err != nil {
-		panic(hungUp)
+		panic(errHungUp)
 	}
 	payload := make([]byte, binary.BigEndian.Uint32(head[1:]))
 	if _, err := io.ReadFull(p.r, payload); err != nil {
-		panic(hungUp)
+		panic(errHungUp)
 	}
 	return frameType(head[0]), payload
 }
@@ -94,14 +94,14 @@ func (p *peer) expect(want frameType) []byte {
 	t, payload := p.read()
 	if t != want {
 		p.t.Errorf("agent got a frame of type %d with %.200q, want type %d", t, payload, want)
-		panic(hungUp)
+		panic(errHungUp)
 	}
 	return payload
 }
 
 func (p *peer) raw(b []byte) {
 	if _, err := p.conn.Write(b); err != nil {
-		panic(hungUp)
+		panic(errHungUp)
 	}
 }
 
@@ -142,7 +142,7 @@ func (p *peer) request() (req request, body []byte) {
 				return req, body
 			default:
 				p.t.Errorf("agent got a frame of type %d within a body", t)
-				panic(hungUp)
+				panic(errHungUp)
 			}
 		}
 	}

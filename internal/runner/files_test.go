@@ -187,7 +187,7 @@ func TestHostileDownload(t *testing.T) {
 		"the stream's end": func(p *peer) {
 			p.header(frameData, 5)
 			p.raw([]byte("12"))
-			panic(hungUp)
+			panic(errHungUp)
 		},
 		"silence": func(p *peer) { p.header(frameData, 5) },
 		"a trickle": func(p *peer) {
@@ -358,8 +358,8 @@ func TestHostileList(t *testing.T) {
 			}
 		},
 		"silence":    func(*peer) {},
-		"the end":    func(p *peer) { panic(hungUp) },
-		"half a row": func(p *peer) { p.header(frameData, 5); p.raw([]byte("[")); panic(hungUp) },
+		"the end":    func(p *peer) { panic(errHungUp) },
+		"half a row": func(p *peer) { p.header(frameData, 5); p.raw([]byte("[")); panic(errHungUp) },
 		"no end to it": func(p *peer) {
 			for {
 				p.send(frameData, strings.Repeat("\n", maxFrame))

@@ -93,7 +93,7 @@ func TestHostilePack(t *testing.T) {
 		"another frame":   func(p *peer) { p.send(frameEnd, "") },
 		"no JSON":         func(p *peer) { p.send(frameResult, "") },
 		"error, no JSON":  func(p *peer) { p.send(frameError, "[]") },
-		"end of stream":   func(p *peer) { p.header(frameData, 10); panic(hungUp) },
+		"end of stream":   func(p *peer) { p.header(frameData, 10); panic(errHungUp) },
 		"silence":         func(*peer) {},
 		"huge frame":      func(p *peer) { p.header(frameData, maxFrame+1) },
 		"within a result": func(p *peer) { p.header(frameResult, 10) },
