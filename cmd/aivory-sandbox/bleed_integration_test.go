@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/moby/moby/client"
 )
@@ -105,7 +106,7 @@ os._exit(0)
 
 func TestNoBleedBetweenRuns(t *testing.T) {
 	s := sharedService(t).session(t)
-	before := s.run(t, snapshot, 0)
+	before := s.run(t, snapshot, 2*time.Minute)
 	if before.Exit != 0 || !strings.Contains(before.Stdout, `"recursion"`) {
 		t.Fatalf("the first look: %v", before)
 	}
@@ -116,7 +117,7 @@ func TestNoBleedBetweenRuns(t *testing.T) {
 		if r := s.run(t, "import os; os.path.exists('/tmp/aivory-cell-planted.py.not') and os.unlink('/tmp/aivory-cell-planted.py.not')", 0); r.Exit != 0 {
 			t.Fatal(r)
 		}
-		after := s.run(t, snapshot, 0)
+		after := s.run(t, snapshot, 2*time.Minute)
 		if after.Stdout != before.Stdout || after.Exit != 0 {
 			t.Fatalf("the next program found other things:\n%s", lineDiff(before.Stdout, after.Stdout+after.Stderr))
 		}

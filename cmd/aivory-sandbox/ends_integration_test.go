@@ -107,6 +107,7 @@ func TestEndsCleanly(t *testing.T) {
 		{name: "process pool not shut down", code: "from concurrent.futures import ProcessPoolExecutor\nex = ProcessPoolExecutor(2)\nprint(ex.submit(pow, 2, 5).result())", out: is("32\n"), within: 25 * time.Second},
 		{name: "multiprocessing pool not closed", code: "import multiprocessing as mp\np = mp.get_context('fork').Pool(2)\nprint(p.map(abs, [-1, -2]))", out: is("[1, 2]\n"), err: whatever, within: 25 * time.Second},
 		{name: "process that is not joined", code: "import multiprocessing as mp, time\nmp.get_context('fork').Process(target=lambda: (time.sleep(.3), print('child', flush=True))).start()\nprint('main', flush=True)", out: is("main\nchild\n")},
+		{name: "flush that fails at the end", code: "import io, sys\nclass W(io.StringIO):\n    def flush(self): raise OSError('no')\nsys.stdout = W()", exit: 120, err: whatever},
 		{name: "child of subprocess with its status", code: "import subprocess\nprint(subprocess.run(['sh', '-c', 'exit 3']).returncode)", out: is("3\n")},
 	})
 }

@@ -115,7 +115,6 @@ func TestAProgramIsAScriptFile(t *testing.T) {
 		"locals at the top":            "print(locals() is globals()); x = 1; exec('y = x'); print(y)",
 		"print to a closed stdout":     "import sys; sys.stdout.close(); print(1)",
 		"closed descriptor one":        "import os; os.close(1); print('lost')",
-		"flush fails at the end":       "import sys, io\nclass W(io.StringIO):\n    def flush(self): raise OSError('no')\nsys.stdout = W()",
 		"unraisable":                   "import sys\nsys.unraisablehook = lambda u: print('unraisable', u.exc_type.__name__)\nclass A:\n    def __del__(self): 1/0\nA()",
 		"KeyboardInterrupt":            "raise KeyboardInterrupt",
 		"generator left open":          "def g():\n    try: yield 1\n    finally: print('closed')\nx = g(); next(x)",
