@@ -94,6 +94,7 @@ func TestRestart(t *testing.T) {
 		"killed":   func(_ *testing.T, p *process) { p.kill() },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			s, store, other := newState(t), localStore(t, dir), newState(t)
 			settings := []string{"SANDBOX_LOCAL_STORAGE_DIR=" + dir}
@@ -185,6 +186,7 @@ func TestRestartWithoutItsState(t *testing.T) {
 		}, 0, "every runner of this instance is taken for a session"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			s, store := newState(t), localStore(t, dir)
 			// A file where the directory of archives should be: nothing can be stored.
