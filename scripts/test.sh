@@ -34,4 +34,4 @@ trap - EXIT
 say 'integration tests'
 # One package after the other: they share one engine and its cores.
 mapfile -t directories < <(grep -rl --include='*_test.go' '^//go:build.*\bintegration\b' cmd internal | xargs -r -n1 dirname | sort -u)
-go test -race -tags integration -p 1 -count=1 -timeout "${AIVORY_TEST_TIMEOUT:-20m}" "${directories[@]/#/./}"
+go test -race -tags integration -p 1 -count=1 -timeout "${AIVORY_TEST_TIMEOUT:-40m}" "${directories[@]/#/./}"
