@@ -266,7 +266,7 @@ def become_program(agent, go, done, out, err):
         pass
     os.environ.clear()
     os.environ.update(agent.environ)
-    rehearse()
+    rehearse(go)
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.close(out)
@@ -342,29 +342,37 @@ def add_user_site():
     site.execusercustomize()
 
 
-REHEARSAL = """
+REHEARSALS = ("""
 import sys
 def f(x): return [str(x), {}, (1.5,)]
 class C: pass
 try: raise ValueError(f(C()))
 except ValueError as e: print(2 + 2, e, len(sys.argv))
+""", """
+import gc, struct
+practice = Exit(-1)
+struct.pack("!Bdq", 0, practice.cpu(), practice.rss)
+practice.flush_forgotten()
+gc.collect()
+""", """
+import sys
 if "pandas" in sys.modules:
     import pandas as pd
     pd.DataFrame({"a": [1, 2]}).sum().a
-"""
+""")
 
 
-def rehearse():
-    """Does, into nowhere, what every run does. A forked process pays for each
-    page that it is first to write; here nobody waits for that."""
-    try:
-        exec(compile(REHEARSAL.encode(), "rehearsal", "exec", dont_inherit=True), {"__name__": "rehearsal"})
-        practice = Exit(-1)
-        struct.pack("!Bdq", 0, practice.cpu(), practice.rss)
-        practice.flush_forgotten()
-        gc.collect()
-    except Exception:
-        pass  # the program will see for itself
+def rehearse(go):
+    """Does, into nowhere, what every run does, until there is a program. A
+    forked process pays for each page that it is first to write; as long as
+    nobody waits, that is for free."""
+    for part in REHEARSALS:
+        if select.select([go], [], [], 0)[0]:
+            return
+        try:
+            exec(compile(part.encode(), "rehearsal", "exec", dont_inherit=True), {"__name__": "rehearsal", "Exit": Exit})
+        except Exception:
+            pass  # the program will see for itself
 
 
 def write_cell(name, code):

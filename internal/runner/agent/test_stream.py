@@ -1,5 +1,6 @@
 """The agent's end of the stream, against the vectors that the service reads too."""
 
+import ast
 import json
 import os
 import threading
@@ -112,6 +113,10 @@ class StreamTest(unittest.TestCase):
         self.assertTrue(stream.has_frame())
         self.assertEqual(stream.read(), (4, b""))
         self.assertFalse(stream.pending())
+
+    def test_language(self):
+        with open(agent.__file__) as f:
+            ast.parse(f.read(), feature_version=(3, 9))  # what an image may bring
 
     def test_json_is_ascii_on_one_line(self):
         r, w = self.pipe()
