@@ -116,7 +116,9 @@ func dial(caller context.Context, d Driver, id string, opts Options) (*conn, hel
 	if err != nil {
 		c.close()
 		if caller.Err() == nil && !errors.Is(err, ErrLost) {
-			err = fmt.Errorf("%w: %w", ErrLost, err)
+			// An engine that cannot start a command may say so in its place.
+			words, _ := c.br.Peek(min(c.br.Buffered(), 300))
+			err = fmt.Errorf("%w: %w (it sent %q)", ErrLost, err, words)
 		}
 		return nil, hello{}, fmt.Errorf("cannot start agent: %w%s", err, said(stream))
 	}

@@ -72,9 +72,10 @@ func (r *Runner) Open(ctx context.Context) error {
 	r.drop()
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*r.opts.DialTimeout, errSlowStart)
 	defer cancel()
-	var err error
-	for attempt := range dialAttempts {
-		if attempt > 0 || r.suspect {
+	var err, last error
+	attempts := 0
+	for ; attempts < dialAttempts; attempts++ {
+		if attempts > 0 || r.suspect {
 			if sweepErr := r.sweep(ctx); sweepErr != nil {
 				return sweepErr
 			}
@@ -88,15 +89,18 @@ func (r *Runner) Open(ctx context.Context) error {
 				return fault.Wrap(fault.Internal, "workspace cannot be written",
 					fmt.Errorf("uid %d cannot write in the runner: %q", ProgramUID, h.Problem))
 			}
+			if attempts > 0 {
+				r.opts.Logf("agent of runner %s was lost as it started, %d times: %v", r.id, attempts, last)
+			}
 			r.conn, r.oomKills, r.suspect = c, h.OOMKills, false
 			return nil
 		}
 		if ctx.Err() != nil || !errors.Is(err, ErrLost) {
-			break
+			return err
 		}
-		r.opts.Logf("agent of runner %s was lost while it started, attempt %d: %v", r.id, attempt+1, err)
+		last = err
 	}
-	return err
+	return fmt.Errorf("gave up after %d attempts: %w", attempts, err)
 }
 
 // sweep kills what a program left to fight its next agent.

@@ -83,6 +83,7 @@ import zlib
 
 WORKSPACE, OUTPUTS, HOME = "/workspace", "/workspace/outputs", "/home/sandbox"
 INPUTS = ("uploads", "skills")
+CELLS = ("/tmp", "/dev/shm", HOME)  # where a program's source may lie
 TEMP = ".aivory-"  # names of this agent's own files at the top of the workspace
 
 SOURCE, REQUEST, DATA, END, CANCEL = 0, 1, 2, 3, 4
@@ -96,7 +97,7 @@ MAX_TAR_HEADER = 1 << 20  # bytes of all extended headers of a member; names are
 MAX_EXTENTS = 8192  # of a sparse file; one with more is carried as a dense one
 
 libc = ctypes.CDLL(None, use_errno=True)
-PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 class Refused(Exception):
@@ -259,6 +260,7 @@ def become_program(agent, go, done, out, err):
     for number, handler in agent.handlers.items():
         signal.signal(number, handler)
     libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a service that ends does not leave its runs behind
     try:  # the kernel takes the program before it takes the agent
         with open("/proc/self/oom_score_adj", "w") as f:
             f.write("1000")
@@ -377,7 +379,7 @@ def rehearse(go):
 
 def write_cell(name, code):
     """Stores the source; where /tmp is full, elsewhere."""
-    for directory in ("/tmp", "/dev/shm", HOME):
+    for directory in CELLS:
         path = "%s/aivory-cell-%s.py" % (directory, name)
         try:
             with open(path, "wb") as f:
@@ -395,9 +397,20 @@ def write_cell(name, code):
 
 
 def remove_cell(name):
-    for directory in ("/tmp", "/dev/shm", HOME):
+    for directory in CELLS:
         try:
             os.unlink("%s/aivory-cell-%s.py" % (directory, name))
+        except OSError:
+            pass
+
+
+def remove_lost_cells():
+    """Removes the sources of runs that took their agent down."""
+    for directory in CELLS:
+        try:
+            for name in os.listdir(directory):
+                if name.startswith("aivory-cell-"):
+                    os.unlink(directory + "/" + name)
         except OSError:
             pass
 
@@ -1139,6 +1152,7 @@ class Agent:
             os.environ.setdefault(name, str(self.cpus))
         self.preload = [name for name in setup["preload"] or () if name]
         problem = ""
+        remove_lost_cells()
         open_workspace()
         try:
             with os.scandir(WORKSPACE) as entries:

@@ -54,6 +54,11 @@ open('/workspace/x', 'w').write('x')
 			b.put(t, "y", "x")
 		}
 	})
+	t.Run("LostCells", func(t *testing.T) {
+		s.skip(t)
+		b.run(t, "import os; os.kill(os.getppid(), 9)\nwhile True: pass")
+		b.prints(t, "import os; print(len([n for n in os.listdir('/tmp') if n.startswith('aivory-')]))", "1\n")
+	})
 	t.Run("Randomness", func(t *testing.T) {
 		s.skip(t)
 		seen := map[string]bool{}
