@@ -83,7 +83,7 @@ sys.path.insert(0, "/workspace/evil"); sys.argv.append("x"); sys.modules["plante
 sys.setrecursionlimit(77777)
 for s in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGPIPE, signal.SIGCHLD): signal.signal(s, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGCHLD}); signal.setitimer(signal.ITIMER_REAL, 1000)
-resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)); resource.setrlimit(resource.RLIMIT_CPU, (100, 100)); resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)); resource.setrlimit(resource.RLIMIT_CPU, (20, 20)); resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 os.nice(5); os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 gc.disable(); decimal.getcontext().prec = 3; logging.basicConfig(level=1); logging.disable(50); socket.setdefaulttimeout(1)
 sys.excepthook = threading.excepthook = sys.displayhook = lambda *a: None
