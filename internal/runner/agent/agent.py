@@ -1070,8 +1070,14 @@ class Unpacker:
 def posture():
     """What a program can change of this very process, and all forked from it,
     since both are of one user."""
-    return ([resource.getrlimit(i) for i in range(16)], os.getpriority(os.PRIO_PROCESS, 0),
-            os.sched_getscheduler(0), os.sched_getaffinity(0))
+    found = []
+    for look, *what in [(resource.getrlimit, i) for i in range(16)] + [
+            (os.getpriority, os.PRIO_PROCESS, 0), (os.sched_getscheduler, 0), (os.sched_getaffinity, 0)]:
+        try:
+            found.append(look(*what))
+        except (OSError, ValueError):
+            found.append(None)  # not known to this kernel
+    return found
 
 
 def open_workspace():
