@@ -142,6 +142,9 @@ func (m *Manager) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// What the last process may have left unwritten is written first, or processes
+	// that die one soon after the other would add up what they lose.
+	m.saveLastUses()
 	err = m.adopt(ctx, complete)
 	if err != nil {
 		m.log.Warn("cannot look for runners of an earlier process yet; trying again in the background", "err", err)

@@ -84,6 +84,28 @@ func TestIdleTimeGoesOn(t *testing.T) {
 	}
 }
 
+// TestUseBetweenCloseDeaths: processes that die before they write a last use
+// down do not add up to an early end.
+func TestUseBetweenCloseDeaths(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.restart()
+		req := conversation("k")
+		req.IdleTTL = seconds(6)
+		id := w.create(req)
+		for range 5 {
+			time.Sleep(2 * time.Second)
+			w.put(id, "x", "X")
+			w.die()
+			time.Sleep(time.Second)
+			w.start(testConfig())
+		}
+		time.Sleep(4 * time.Second) // five since the last use
+		if w.engine.bySession(id) == nil {
+			w.t.Fatal("reaped early")
+		}
+	})
+}
+
 func TestExpiredWhileNobodyServed(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.restart()
