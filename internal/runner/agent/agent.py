@@ -1505,7 +1505,7 @@ class Run:
                 self.feed()
             for fd in ready:
                 if fd in readers:
-                    if not self.forward(fd, readers[fd]):
+                    if self.forward(fd, readers[fd]) == 0:
                         waiting.remove(fd)
                 elif fd == self.agent.wake_r:
                     try:
@@ -1584,37 +1584,27 @@ class Run:
                 self.code, self.reason = code, "exit"
 
     def forward(self, fd, kind):
-        """Passes on what the program wrote, up to its limit; False at its end."""
+        """Passes on what the program wrote, up to its limit. It returns how many
+        bytes there were: 0 at their end, None where there are none yet."""
         try:
             chunk = os.read(fd, 65536)
         except BlockingIOError:
-            return True
-        if not chunk:
-            return False
-        if len(chunk) > self.left[kind]:
+            return None
+        size = len(chunk)
+        if size > self.left[kind]:
             self.truncated[kind] = True
             chunk = chunk[:self.left[kind]]
         if chunk:
             self.left[kind] -= len(chunk)
             self.stream.put(kind, chunk)
-        return True
+        return size
 
     def drain(self):
         """Takes what the program wrote before its end and is still in pipes."""
         for fd, kind in ((self.child.out, STDOUT), (self.child.err, STDERR)):
             for _ in range(256):
-                try:
-                    chunk = os.read(fd, 65536)
-                except BlockingIOError:
+                if not self.forward(fd, kind):
                     break
-                if not chunk:
-                    break
-                if len(chunk) > self.left[kind]:
-                    self.truncated[kind] = True
-                    chunk = chunk[:self.left[kind]]
-                if chunk:
-                    self.left[kind] -= len(chunk)
-                    self.stream.put(kind, chunk)
 
 
 if IN_RUNNER:
