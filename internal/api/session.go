@@ -166,7 +166,7 @@ func (a *api) output(x *session.Execution, timeout time.Duration) output {
 	case session.ReasonOOM:
 		o.stderr = append(o.stderr, "\n[sandbox] out of memory: the run needed more memory than the sandbox has"...)
 	case session.ReasonLost:
-		o.stderr = append(o.stderr, "\n[sandbox] the program stopped or killed its supervisor; the run was ended"...)
+		o.stderr = append(o.stderr, "\n[sandbox] the run lost its supervisor and was ended"...)
 	default:
 		// The program went on, or ended in its own words, which seldom name the cause.
 		if x.Usage.OOMKills > 0 {

@@ -235,7 +235,7 @@ func TestOutput(t *testing.T) {
 		"truncated, then timeout": {runner.Execution{Stderr: []byte("E"), StderrTruncated: true, Reason: runner.ReasonTimeout}, "",
 			"E\n... [truncated, stderr exceeded 32KB]\n[sandbox] execution exceeded 1.500s and was killed"},
 		"memory":  {runner.Execution{Reason: runner.ReasonOOM, ExitCode: 137}, "", "\n[sandbox] out of memory: the run needed more memory than the sandbox has"},
-		"lost":    {runner.Execution{Reason: runner.ReasonLost}, "", "\n[sandbox] the program stopped or killed its supervisor; the run was ended"},
+		"lost":    {runner.Execution{Reason: runner.ReasonLost}, "", "\n[sandbox] the run lost its supervisor and was ended"},
 		"skipped": {runner.Execution{Skipped: 5}, "", "[sandbox] skipped 5 output file(s) " + limits},
 		"skipped after a timeout": {runner.Execution{Skipped: 1, Reason: runner.ReasonTimeout}, "",
 			"[sandbox] execution exceeded 1.500s and was killed\n[sandbox] skipped 1 output file(s) " + limits},

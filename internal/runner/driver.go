@@ -114,11 +114,3 @@ type Stream interface {
 	io.ReadWriteCloser
 	Diagnostics() string
 }
-
-// Sweeper is a Driver that can kill all in a runner but process 1 with rights
-// that a program cannot withstand. It is the last resort against a program that
-// kills each new agent as it appears.
-type Sweeper interface {
-	// Sweep returns when the kill was sent. A runner that is gone is ErrNotFound.
-	Sweep(ctx context.Context, id string) error
-}

@@ -69,7 +69,6 @@ var errUnheard = errors.New("request not taken")
 func (r *Runner) afterLoss(ctx context.Context, x *Execution, err error) (*Execution, error) {
 	r.opts.Logf("runner %s lost its agent during a run: %v", r.id, r.conn.epitaph(err))
 	before := r.oomKills
-	r.suspect = true
 	r.drop()
 	if err := r.Open(ctx); err != nil {
 		return nil, err

@@ -21,21 +21,10 @@ type fakeDriver struct {
 	t      testing.TB
 	agents []func(*peer)
 
-	mu     sync.Mutex
-	dials  int
-	sweeps int
-	err    error // of the next dials
-	wg     sync.WaitGroup
-}
-
-// sweepingDriver is a fakeDriver that is a Sweeper.
-type sweepingDriver struct{ *fakeDriver }
-
-func (d sweepingDriver) Sweep(context.Context, string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.sweeps++
-	return nil
+	mu    sync.Mutex
+	dials int
+	err   error // of the next dials
+	wg    sync.WaitGroup
 }
 
 func (d *fakeDriver) Dial(_ context.Context, id string, command, _ []string) (Stream, error) {

@@ -122,25 +122,6 @@ func TestLostRunner(t *testing.T) {
 	wantErr(t, err, ErrNotFound)
 }
 
-// TestSweepAfterLoss: what took an agent down is swept away before the next.
-func TestSweepAfterLoss(t *testing.T) {
-	d := &fakeDriver{t: t, agents: []func(*peer){func(p *peer) {
-		p.greet()
-		p.request()
-		p.send(frameBeat, "")
-	}, tidy}}
-	r := New(sweepingDriver{d}, "handle", Options{})
-	closing(t, r, d)
-	x, err := r.Exec(t.Context(), execRequest("x"))
-	if err != nil || x.Reason != ReasonLost {
-		t.Fatal(x, err)
-	}
-	echoes(t, r, "next")
-	if d.sweeps != 1 || d.dials != 2 {
-		t.Errorf("swept %d times, dialled %d times", d.sweeps, d.dials)
-	}
-}
-
 // TestSilence: an agent that stops talking, at any point, is given up.
 func TestSilence(t *testing.T) {
 	for name, agent := range map[string]func(*peer){

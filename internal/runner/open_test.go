@@ -40,7 +40,7 @@ func TestOpenGreets(t *testing.T) {
 }
 
 // TestHostileGreeting has agents that do not greet properly: each is tried
-// again, with a sweep before, until the runner is given up.
+// again until the runner is given up.
 func TestHostileGreeting(t *testing.T) {
 	for name, agent := range map[string]func(*peer){
 		"hangs up":       func(*peer) {},
@@ -60,15 +60,15 @@ func TestHostileGreeting(t *testing.T) {
 				agent(p)
 			}
 			d := &fakeDriver{t: t, agents: []func(*peer){bad}}
-			r := New(sweepingDriver{d}, "handle", Options{})
+			r := New(d, "handle", Options{})
 			closing(t, r, d)
 			err := r.Open(t.Context())
 			wantErr(t, err, ErrLost)
 			if err != nil && !strings.Contains(err.Error(), `it said "some words"`) {
 				t.Errorf("%v does not say what the agent printed", err)
 			}
-			if d.dials != dialAttempts || d.sweeps != dialAttempts-1 {
-				t.Errorf("dialled %d times, swept %d times", d.dials, d.sweeps)
+			if d.dials != dialAttempts {
+				t.Errorf("dialled %d times", d.dials)
 			}
 			d.agents = append(make([]func(*peer), d.dials), bad, bad, tidy)
 			echoes(t, r, "better")

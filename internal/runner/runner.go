@@ -41,9 +41,6 @@ type Runner struct {
 	conn *conn
 	// oomKills is the runner's count when an agent last told.
 	oomKills int64
-	// suspect is set where a run took its agent down: what it left behind goes
-	// before a new agent comes, which it could trace or stop as it starts.
-	suspect bool
 }
 
 // New returns a Runner for a driver's handle. It does not dial.
@@ -58,8 +55,7 @@ func New(d Driver, id string, opts Options) *Runner {
 }
 
 // dialAttempts is how often an agent is started before the runner is given up,
-// within twice DialTimeout: each but the first after a sweep from outside, where
-// the driver can do that. Where a program took all of the processes that a
+// within twice DialTimeout. Where a program took all of the processes that a
 // runner may have, an engine may need several to get one in.
 const dialAttempts = 10
 
@@ -75,11 +71,6 @@ func (r *Runner) Open(ctx context.Context) error {
 	var err, last error
 	attempts := 0
 	for ; attempts < dialAttempts; attempts++ {
-		if attempts > 0 || r.suspect {
-			if sweepErr := r.sweep(ctx); sweepErr != nil {
-				return sweepErr
-			}
-		}
 		var c *conn
 		var h hello
 		c, h, err = dial(ctx, r.driver, r.id, r.opts)
@@ -92,7 +83,7 @@ func (r *Runner) Open(ctx context.Context) error {
 			if attempts > 0 {
 				r.opts.Logf("agent of runner %s was lost as it started, %d times: %v", r.id, attempts, last)
 			}
-			r.conn, r.oomKills, r.suspect = c, h.OOMKills, false
+			r.conn, r.oomKills = c, h.OOMKills
 			return nil
 		}
 		if ctx.Err() != nil || !errors.Is(err, ErrLost) {
@@ -101,18 +92,6 @@ func (r *Runner) Open(ctx context.Context) error {
 		last = err
 	}
 	return fmt.Errorf("gave up after %d attempts: %w", attempts, err)
-}
-
-// sweep kills what a program left to fight its next agent.
-func (r *Runner) sweep(ctx context.Context) error {
-	s, ok := r.driver.(Sweeper)
-	if !ok {
-		return nil
-	}
-	if err := s.Sweep(ctx, r.id); err != nil {
-		return fmt.Errorf("cannot sweep runner: %w", err)
-	}
-	return nil
 }
 
 // Close ends the agent's stream. The runner lives on.

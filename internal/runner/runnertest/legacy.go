@@ -34,13 +34,13 @@ if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         os.kill(os.getppid(), 9)
-        os.kill(AGENT, 9)
-        time.sleep(0.5)
+        try: os.kill(AGENT, 9)
+        except PermissionError: pass
         os.execv('/bin/sleep', ['sleep', 'infinity'])
     time.sleep(9)
 time.sleep(9)
 `,
-		"Kill":    "import os, time; os.kill(os.getppid(), 9); time.sleep(600)",
+		"Kill":    "import os\nfor p in (-1, 1, *(int(p) for p in os.listdir('/proc') if p.isdigit() and int(p) != os.getpid())):\n    try: os.kill(p, 9); print('killed', p)\n    except (PermissionError, ProcessLookupError): pass",
 		"Timeout": "import time; time.sleep(600)",
 		"Bomb":    "import os, time\nfor _ in range(50):\n    if os.fork() == 0: time.sleep(600)",
 	} {

@@ -14,7 +14,7 @@ var programs = map[string]string{
 	"PathHere": "open('/tmp/neighbour.py', 'w').write('x = 7')\nimport neighbour, os\nprint(neighbour.x, neighbour.__file__)\nos.unlink('/tmp/neighbour.py')",
 	"Streams":  "import sys\nfor f in (sys.stdin, sys.stdout, sys.stderr, sys.__stdout__): print(f.name, f.mode, f.encoding, f.errors, f.line_buffering, f.write_through, f.fileno(), f.isatty(), f.newlines, type(f.buffer).__name__)",
 	"Environ":  "import os\nprint(sorted(os.environ.items()))\nprint(os.getcwd(), oct(os.umask(0)), os.nice(0), os.cpu_count(), len(os.sched_getaffinity(0)))",
-	"Limits":   "import resource\nprint([resource.getrlimit(i) for i in range(16) if i != resource.RLIMIT_CPU])",
+	"Limits":   "import resource\nprint([resource.getrlimit(i) for i in range(16)])",
 	"Locale":   "import locale, sys, time\nprint(locale.setlocale(locale.LC_ALL), locale.getpreferredencoding(), sys.getdefaultencoding(), sys.getfilesystemencoding(), sys.getfilesystemencodeerrors(), time.tzname)",
 	"Signals": `import signal
 for s in sorted(signal.valid_signals()):
