@@ -122,7 +122,7 @@ class Stream:
         self.inbox, self.outbox, self.outsize = bytearray(), [], 0
 
     def fill(self):
-        chunk = os.read(self.fd_in, MAX_FRAME)
+        chunk = os.read(self.fd_in, 1 << 16)
         if not chunk:  # the service hung up
             if IN_RUNNER:
                 sweep()  # a fork bomb would not let a successor in
@@ -268,11 +268,12 @@ def guard(pids):
 
 
 class Program(BaseException):
-    """Unwinds a child out of all of the agent's frames, with what to run."""
+    """Unwinds a forked child out of all of the agent's frames; it holds a Cell."""
 
 
 def fork_child(agent):
     """Forks a child; in the child it does not return but raises Program."""
+    gc.freeze()  # a collection in the child is to touch what is its own
     pids = [int(thread) for thread in os.listdir("/proc/self/task")] + SPARED
     go_r, go_w = os.pipe()
     done_r, done_w = os.pipe()
@@ -301,63 +302,81 @@ def fork_child(agent):
         for fd in (go_w, done_r, out_r, err_r, agent.stream.fd_in, agent.stream.fd_out, agent.wake_r, agent.wake_w, agent.oom.fd):
             if fd >= 0:
                 os.close(fd)
-        become_program(agent, pids, go_r, done_w, out_w, err_w)
-    except Program:
-        raise
+        cell = Cell(go_r, done_w, out_w, err_w)
+        cell.become_program(agent, pids)
     except BaseException:
         sys.excepthook(*sys.exc_info())
         os._exit(1)
+    raise Program(cell)
 
 
-def become_program(agent, pids, go, done, out, err):
-    """Makes of this forked child what `python cell.py` shows, waits, goes."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.close(null)
-    signal.set_wakeup_fd(-1)
-    for number, handler in agent.handlers.items():
-        signal.signal(number, handler)
-    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a service that ends does not leave its runs behind
-    try:  # the kernel takes the program before it takes the agent
-        with open("/proc/self/oom_score_adj", "w") as f:
-            f.write("1000")
-    except OSError:
-        pass
-    os.environ.clear()
-    os.environ.update(agent.environ)
-    os.setsid()  # out of the agent's process group
-    guard(pids)
-    rehearse(go)
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    os.close(out)
-    os.close(err)
-    # Out of the way, so that what a program opens gets the usual numbers.
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    low, done = done, fcntl.fcntl(done, fcntl.F_DUPFD_CLOEXEC, soft - 1 if 0 < soft < 1024 else 1023)
-    os.close(low)
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-    os.chdir(WORKSPACE)
-    if "multiprocessing.process" in sys.modules:
-        sys.modules["multiprocessing.process"].ORIGINAL_DIR = WORKSPACE
-    if site.ENABLE_USER_SITE:
-        add_user_site()
-    sys.path.append(WORKSPACE)
-    message = b""
-    while True:
-        chunk = os.read(go, 1 << 20)
-        if not chunk:
-            break
-        message += chunk
-    os.close(go)
-    if not message:
-        os._exit(0)  # the agent has no use for this child, or is gone
-    name, code = message[:32].decode(), message[32:]
-    path = write_cell(name, code)
+class Cell:
+    """A program's side of a forked child: it makes of the process what
+    `python cell.py` shows, and waits for the program."""
+
+    def __init__(self, go, done, out, err):
+        self.go, self.done, self.out, self.err = go, done, out, err
+
+    def become_program(self, agent, pids):
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        os.close(null)
+        signal.set_wakeup_fd(-1)
+        for number, handler in agent.handlers.items():
+            signal.signal(number, handler)
+        libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a service that ends does not leave its runs behind
+        try:  # the kernel takes the program before it takes the agent
+            with open("/proc/self/oom_score_adj", "w") as f:
+                f.write("1000")
+        except OSError:
+            pass
+        os.environ.clear()
+        os.environ.update(agent.environ)
+        os.setsid()  # out of the agent's process group
+        guard(pids)
+        # Out of the way, so that what a program opens gets the usual numbers.
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        low, self.done = self.done, fcntl.fcntl(self.done, fcntl.F_DUPFD_CLOEXEC, soft - 1 if 0 < soft < 1024 else 1023)
+        os.close(low)
+        os.chdir(WORKSPACE)
+        if "multiprocessing.process" in sys.modules:
+            sys.modules["multiprocessing.process"].ORIGINAL_DIR = WORKSPACE
+        if site.ENABLE_USER_SITE:
+            add_user_site()
+        sys.path.append(WORKSPACE)
+
+    def wait(self, holder):
+        """Returns when there is a program, which it puts into holder."""
+        try:
+            rehearse(self.go)
+            numpy_random = sys.modules.get("numpy.random")
+            if numpy_random is not None:
+                numpy_random.seed()
+            os.dup2(self.out, 1)
+            os.dup2(self.err, 2)
+            os.close(self.out)
+            os.close(self.err)
+            message = b""
+            while True:
+                chunk = os.read(self.go, 1 << 16)
+                if not chunk:
+                    break
+                message += chunk
+            os.close(self.go)
+            if not message:
+                os._exit(0)  # the agent has no use for this child, or is gone
+            path = write_cell(message[:32].decode(), message[32:])
+            load(path, message[32:], holder)
+            holder["finish"] = Exit(self.done).finish
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+
+
+def load(path, code, holder):
+    """Puts what is to be run, and in which namespace, into holder."""
     sys.argv[:] = [path]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = ["python3", path]
@@ -369,8 +388,7 @@ def become_program(agent, pids, go, done, out, err):
     if sys.version_info < (3, 14):
         main.__dict__["__annotations__"] = {}
     sys.modules["__main__"] = main
-    agent.exit = Exit(done)
-    raise Program(compile_cell(path, code), main.__dict__)
+    holder["program"], holder["namespace"] = compile_cell(path, code), main.__dict__
 
 
 def compile_cell(path, code):
@@ -402,23 +420,26 @@ def add_user_site():
     site.execusercustomize()
 
 
-REHEARSALS = ("""
+REHEARSALS = (b"""
 import sys
 def f(x): return [str(x), {}, (1.5,)]
 class C: pass
 try: raise ValueError(f(C()))
 except ValueError as e: print(2 + 2, e, len(sys.argv))
-""", """
-import gc, struct
-practice = Exit(-1)
-struct.pack("!Bdq", 0, practice.cpu(), practice.rss)
-practice.flush_forgotten()
-gc.collect()
-""", """
+""", b"""
 import sys
 if "pandas" in sys.modules:
     import pandas as pd
     pd.DataFrame({"a": [1, 2]}).sum().a
+""", b"""
+import sys, weakref
+if "logging" in sys.modules:  # what these registered is called at each end
+    last = sys.modules["logging"].lastResort
+    sys.modules["logging"].shutdown([weakref.ref(last)])
+    last._closed = False
+if "matplotlib._pylab_helpers" in sys.modules:
+    sys.modules["matplotlib._pylab_helpers"].Gcf.destroy_all()
+print(2 + 2)
 """)
 
 
@@ -426,13 +447,27 @@ def rehearse(go):
     """Does, into nowhere, what every run does, until there is a program. A
     forked process pays for each page that it is first to write; as long as
     nobody waits, that is for free."""
-    for part in REHEARSALS:
+    null = os.open(os.devnull, os.O_WRONLY)
+    argv, orig_argv, path, main = sys.argv[:], getattr(sys, "orig_argv", [])[:], sys.path[:], sys.modules["__main__"]
+    for code in REHEARSALS:
         if select.select([go], [], [], 0)[0]:
-            return
+            break
+        holder = {}
         try:
-            exec(compile(part.encode(), "rehearsal", "exec", dont_inherit=True), {"__name__": "rehearsal", "Exit": Exit})
+            with os.fdopen(os.memfd_create("cell", 0), "wb") as f:
+                f.write(code)
+            load("/tmp/rehearsal.py", code, holder)
+            end = Exit(null)
+            exec(holder.pop("program"), holder.pop("namespace"))
+            end.release()
+            end.flush()
+            end.announce(0)
         except Exception:
             pass  # the program will see for itself
+        sys.argv[:], sys.path[:], sys.modules["__main__"] = argv, path, main
+        if orig_argv:
+            sys.orig_argv[:] = orig_argv
+    os.close(null)
 
 
 def write_cell(name, code):
@@ -458,6 +493,7 @@ def remove_cell(name):
     for directory in CELLS:
         try:
             os.unlink("%s/aivory-cell-%s.py" % (directory, name))
+            return
         except OSError:
             pass
 
@@ -479,7 +515,7 @@ class Exit:
 
     def __init__(self, done):
         self.done, self.pid = done, os.getpid()
-        self.pipe = os.fstat(done) if done >= 0 else None
+        self.pipe = os.fstat(done)
         self.before = self.cpu()
 
     def cpu(self):
@@ -506,23 +542,34 @@ class Exit:
         except BaseException:
             pass
         self.release()
+        if not self.flush():
+            code = 120
+        if interrupted:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        if os.getpid() == self.pid:  # not so in a fork of the program's own
+            self.announce(code)
+        os._exit(code)
+
+    def flush(self):
+        """Writes out the standard streams; False where one cannot be."""
+        done = True
         for file in (sys.stdout, sys.stderr):
             try:
                 if file is not None and not file.closed:
                     file.flush()
             except BaseException:
-                code = 120
-        if interrupted:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
-        if os.getpid() == self.pid:  # not so in a fork of the program's own
-            cpu = self.cpu() - self.before
-            try:
-                if os.path.samestat(os.fstat(self.done), self.pipe):  # else the program put a file there
-                    os.write(self.done, struct.pack("!Bdq", code, cpu, self.rss))
-            except OSError:
-                pass
-        os._exit(code)
+                done = False
+        return done
+
+    def announce(self, code):
+        """Tells the agent that the process is about to end with this code."""
+        cpu = self.cpu() - self.before
+        try:
+            if os.path.samestat(os.fstat(self.done), self.pipe):  # else the program put a file there
+                os.write(self.done, struct.pack("!Bdq", code, cpu, self.rss))
+        except OSError:
+            pass
 
     def report(self, exception):
         if isinstance(exception, SystemExit):
@@ -1148,6 +1195,12 @@ def remove_ipc():
             pass  # not known here
 
 
+# A run as the service asks for it, but for what would wait or look at files.
+PRACTICE = json.dumps({
+    "op": "exec", "timeout": 9.5, "max_output": 32768, "max_files": 0, "max_file_bytes": 1, "max_total_bytes": 1,
+    "collect_seconds": 9.5}).encode()
+
+
 class Agent:
     def __init__(self):
         # The program gets new standard streams; the service's are moved away.
@@ -1162,8 +1215,7 @@ class Agent:
         self.environ = {}
         self.handlers = {}
         self.preload = []
-        self.child = None
-        self.exit = None
+        self.child, self.practised = None, False
         self.snapshot = None  # of outputs, None where it must be looked at again
         self.oom = OOMCounter()
 
@@ -1241,8 +1293,12 @@ class Agent:
             return True
         if self.child is None:
             gc.collect()
-            gc.freeze()
             self.child = fork_child(self)
+            self.practised = False
+            return True
+        if not self.practised:
+            self.practised = True
+            self.practise()
             return True
         return False
 
@@ -1267,8 +1323,14 @@ class Agent:
         if self.snapshot is None:
             self.snapshot = self.scan(None)[0]
         child, self.child = self.waiting_child(), None
+        self.perform(Run(self, child, request), code, request, sweep)
+        child.close()
+        self.reap()
+        remove_ipc()
+
+    def perform(self, run, code, request, sweep):
+        """One run from its start to its answer."""
         name = os.urandom(16).hex()
-        run = Run(self, child, request)
         # Heard before the program can do anything: without a word from here the
         # service takes it that nothing ran.
         self.stream.put(BEAT)
@@ -1284,9 +1346,36 @@ class Agent:
         remove_cell(name)
         open_workspace()
         self.collect(run, request, wall)
-        child.close()
-        self.reap()
-        remove_ipc()
+
+    def practise(self):
+        """Makes a run that there is not, into nowhere. After a fork this process,
+        too, pays for each page that it is first to write: better now than when
+        somebody waits for an answer."""
+        if self.snapshot is None:
+            self.snapshot = self.scan(None)[0]
+        if len(self.snapshot) > 1000:
+            return  # looking at them again takes longer than what is saved
+        stream, null = self.stream, os.open(os.devnull, os.O_RDWR)
+        quiet_r, quiet_w = os.pipe()
+        out_r, out_w = os.pipe()
+        done_r, done_w = os.pipe()
+        os.write(out_w, b"4\n")
+        os.write(done_w, struct.pack("!Bdq", 0, 0.1, 100))
+        child = Child()
+        child.go, child.out, child.err, child.done = os.dup(null), out_r, os.dup(null), done_r
+        os.set_blocking(out_r, False)
+        self.stream = Stream(quiet_r, null)
+        for kind, payload in ((REQUEST, PRACTICE), (DATA, b"print(2 + 2)\n"), (END, b"")):
+            self.stream.inbox += bytes((kind,)) + len(payload).to_bytes(4, "big") + payload
+        try:
+            request = json.loads(self.stream.read()[1])
+            code = b"".join(self.stream.body())
+            self.perform(Run(self, child, request), code, request, lambda: None)
+        finally:
+            self.stream = stream
+            child.close()
+            for fd in (null, quiet_r, quiet_w, out_w, done_w):
+                os.close(fd)
 
     def waiting_child(self):
         """The child forked ahead, unless the kernel has killed it meanwhile."""
@@ -1651,7 +1740,5 @@ if IN_RUNNER:
     agent = Agent()
     try:
         agent.main()
-    except Program as run:
-        program, namespace = run.args
-    finish = agent.exit.finish
-    del agent
+    except Program as unwound:
+        wait = unwound.args[0].wait

@@ -8,7 +8,9 @@ def r(n):
         b += c
     return b
 g = {"__name__": "<sandbox>"}
-exec(compile(r(int.from_bytes(r(5)[1:], "big")), "<sandbox>", "exec"), g)
+code = compile(r(int.from_bytes(r(5)[1:], "big")), "<sandbox>", "exec")
+exec(code, g)
+g["wait"](g)
 try: exec(g.pop("program"), g.pop("namespace"))
 except BaseException as e: g["error"] = e
 g["finish"](g)

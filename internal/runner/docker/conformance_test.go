@@ -4,6 +4,7 @@ package docker_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -65,6 +66,14 @@ func legacy(t testing.TB) string {
 	if _, err := c.ContainerStart(t.Context(), made.ID, client.ContainerStartOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond) // its process 1 has to start the sleep
-	return made.ID
+	// Its process 1 has to start the sleep; an older service's did so long ago.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		top, err := c.ContainerTop(t.Context(), made.ID, client.ContainerTopOptions{})
+		if err == nil && slices.ContainsFunc(top.Processes, func(row []string) bool { return row[len(row)-1] == "sleep infinity" }) {
+			return made.ID
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the container is not ready: %v, %v", top, err)
+		}
+	}
 }
