@@ -141,11 +141,22 @@ func TestUnasked(t *testing.T) {
 					p.greet()
 					agent(p)
 				}, tidy)
+				if r.Connected() {
+					t.Error("connected before it was opened")
+				}
 				if err := r.Open(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				synctest.Wait()
+				for range 2 {
+					if r.Connected() {
+						t.Error("connected to an agent that is lost")
+					}
+				}
 				echoes(t, r, "x")
+				if !r.Connected() {
+					t.Error("not connected after a call")
+				}
 				if d.dials != 2 {
 					t.Errorf("dialled %d times", d.dials)
 				}

@@ -94,6 +94,15 @@ func (r *Runner) Open(ctx context.Context) error {
 	return fmt.Errorf("gave up after %d attempts: %w", attempts, err)
 }
 
+// Connected tells whether an agent is connected, as far as that is known without
+// asking anybody. A runner that is gone has none.
+func (r *Runner) Connected() bool {
+	if r.conn != nil && r.conn.gone() {
+		r.drop()
+	}
+	return r.conn != nil
+}
+
 // Close ends the agent's stream. The runner lives on.
 func (r *Runner) Close() error {
 	r.drop()
