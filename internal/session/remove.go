@@ -8,6 +8,9 @@ import (
 const (
 	// destroyTimeout bounds one try to remove a runner.
 	destroyTimeout = 2 * time.Minute
+	// lastDestroy bounds it once a shutdown has begun: the next process removes
+	// what is left.
+	lastDestroy = 5 * time.Second
 	// firstRetry and lastRetry bound the pause before something is tried again
 	// with an engine or a store that failed.
 	firstRetry = 500 * time.Millisecond
@@ -40,6 +43,14 @@ func (m *Manager) remove(s *session) {
 func (m *Manager) destroy(handle string) error {
 	ctx, cancel := context.WithTimeout(m.hard, destroyTimeout)
 	defer cancel()
+	unhook := context.AfterFunc(m.soft, func() {
+		select {
+		case <-time.After(lastDestroy):
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	defer unhook()
 	return m.deps.Driver.Destroy(ctx, handle)
 }
 
