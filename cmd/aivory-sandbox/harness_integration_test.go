@@ -57,6 +57,7 @@ func launch(state string, settings ...string) (*testService, error) {
 	environ := append([]string{
 		"SANDBOX_API_KEY=" + s.key, "SANDBOX_INSTANCE=" + s.instance, "SANDBOX_STATE_DIR=" + state,
 		"SANDBOX_LISTEN=127.0.0.1:0", "SANDBOX_LOG_LEVEL=debug", "SANDBOX_LOG_FORMAT=text",
+		"SANDBOX_POOL_SIZE=0",
 	}, settings...)
 	cfg, _, err := config.Load(environ)
 	if err != nil {

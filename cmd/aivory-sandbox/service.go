@@ -181,6 +181,7 @@ func sessionConfig(cfg config.Config) session.Config {
 		MaxSessions:    cfg.MaxSessions,
 		MaxExecs:       cfg.MaxConcurrentExecs,
 		MaxCreates:     cfg.MaxConcurrentCreates,
+		PoolSize:       cfg.PoolSize,
 		QueueTimeout:   cfg.QueueTimeout,
 		IdleTTL:        cfg.IdleTTL,
 		IdleTTLCap:     cfg.IdleTTLCap,

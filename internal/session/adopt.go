@@ -13,7 +13,8 @@ import (
 const listTimeout = time.Minute
 
 // tidy adopts, unless that is done, as soon as the engine can be reached, and
-// from then on removes what failed creations leave.
+// from then on removes what failed creations leave. The pool is for the places
+// that adopted sessions leave.
 func (m *Manager) tidy(complete, adopted bool) {
 	for pause := firstRetry; !adopted; pause = min(2*pause, lastRetry) {
 		if !m.sleep(pause) {
@@ -24,6 +25,9 @@ func (m *Manager) tidy(complete, adopted bool) {
 			continue
 		}
 		adopted = true
+	}
+	if m.cfg.PoolSize > 0 {
+		m.work.Go(m.keepPool)
 	}
 	for m.sleep(m.cfg.SweepInterval) {
 		m.sweepStrays()

@@ -270,7 +270,7 @@ func TestCrashes(t *testing.T) {
 
 func crashRound(t *testing.T, at int, r *rand.Rand) (checks int) {
 	cfg := testConfig()
-	cfg.SweepInterval = 5 * time.Second
+	cfg.SweepInterval, cfg.PoolSize = 5*time.Second, r.IntN(3)
 	w := newWorld(t, cfg, nil)
 	w.stop() // so that records are complete
 	var mu sync.Mutex
@@ -308,7 +308,7 @@ func crashRound(t *testing.T, at int, r *rand.Rand) (checks int) {
 	w.start(cfg)
 	time.Sleep(time.Hour) // all is stored and all sessions expire
 	synctest.Wait()
-	if n := w.used(); n != 0 || w.engine.count() != 0 || w.spooled() != 0 || len(w.store.records) != 0 {
+	if n := w.used(); n != cfg.PoolSize || w.engine.count() != cfg.PoolSize || w.spooled() != 0 || len(w.store.records) != 0 {
 		t.Errorf("left over: %d places, %d runners, %d in the spool, %d records", n, w.engine.count(), w.spooled(), len(w.store.records))
 	}
 	for _, k := range talks {

@@ -20,12 +20,11 @@ func (m *Manager) Create(ctx context.Context, req CreateRequest) (string, error)
 		return "", err
 	}
 	defer m.end()
-	if err := m.places.take(ctx, m.cfg.QueueTimeout); err != nil {
-		return "", queueFault(err, DetailMaxSessions)
-	}
+	m.pressing.Add(1)
+	defer m.pressing.Add(-1)
 	ctx, cancel := m.bind(ctx)
 	defer cancel()
-	s, err := m.make(ctx, req)
+	s, err := m.obtain(ctx, req)
 	if err != nil {
 		return "", err
 	}
@@ -47,23 +46,62 @@ func (m *Manager) Create(ctx context.Context, req CreateRequest) (string, error)
 	return s.id, nil
 }
 
+// obtain returns a session with an open runner, from the pool where one is to be
+// had, else a new one.
+func (m *Manager) obtain(ctx context.Context, req CreateRequest) (*session, error) {
+	for {
+		s, err := m.places.take(ctx, m.cfg.QueueTimeout)
+		if err != nil {
+			return nil, queueFault(err, DetailMaxSessions)
+		}
+		switch {
+		case s == nil:
+			if s, err = m.make(ctx); err != nil {
+				return nil, err
+			}
+		case !s.runner.Connected():
+			m.buryDead(s)
+			continue
+		}
+		m.mu.Lock()
+		s.created, s.ttl = time.Now(), m.clampTTL(req.IdleTTL)
+		if storage.ValidArchiveKey(req.ArchiveKey) {
+			s.archiveKey = req.ArchiveKey
+		}
+		if req.Storage != nil {
+			remembered := *req.Storage
+			s.storage = &remembered
+		}
+		m.mu.Unlock()
+		return s, nil
+	}
+}
+
 // make makes a session's runner, in a place that the caller has taken. On error
 // the place is given back as soon as nothing of the runner is left.
-func (m *Manager) make(ctx context.Context, req CreateRequest) (*session, error) {
+func (m *Manager) make(ctx context.Context) (*session, error) {
 	if err := m.creates.acquire(ctx, m.cfg.QueueTimeout, nil); err != nil {
 		m.places.free(false)
 		return nil, queueFault(err, DetailCreateQueue)
 	}
 	defer m.creates.release()
+	s, err := m.build(ctx)
+	switch {
+	case err == nil:
+		return s, nil
+	case s == nil:
+		m.places.free(false)
+	default:
+		m.abandon(s)
+	}
+	return nil, createFault(ctx, err)
+}
 
-	s := m.newSession(newID(), m.clampTTL(req.IdleTTL))
-	if storage.ValidArchiveKey(req.ArchiveKey) {
-		s.archiveKey = req.ArchiveKey
-	}
-	if req.Storage != nil {
-		remembered := *req.Storage
-		s.storage = &remembered
-	}
+// build makes a runner and opens it, for a session that has its id and nothing
+// else yet. Where it fails, the caller gives up what it returns, or the place
+// where that is nil.
+func (m *Manager) build(ctx context.Context) (*session, error) {
+	s := m.newSession(newID(), 0)
 	m.mu.Lock()
 	m.sessions[s.id] = s
 	if m.made != nil {
@@ -77,15 +115,13 @@ func (m *Manager) make(ctx context.Context, req CreateRequest) (*session, error)
 		delete(m.sessions, s.id)
 		m.strays = true
 		m.mu.Unlock()
-		m.places.free(false)
-		return nil, createFault(ctx, fmt.Errorf("creating a runner: %w", err))
+		return nil, fmt.Errorf("creating a runner: %w", err)
 	}
 	m.mu.Lock()
 	s.handle, s.runner = handle, m.deps.NewRunner(handle)
 	m.mu.Unlock()
 	if err := s.runner.Open(ctx); err != nil {
-		m.abandon(s)
-		return nil, createFault(ctx, fmt.Errorf("opening a new runner: %w", err))
+		return s, fmt.Errorf("opening a new runner: %w", err)
 	}
 	return s, nil
 }
@@ -114,10 +150,7 @@ func (m *Manager) fill(ctx context.Context, s *session, req CreateRequest) (*ses
 			return nil, createFault(ctx, err)
 		}
 		m.log.Error("an archive took its runner down; making another without it", "session", s.id, "key", t.key, "err", err)
-		if err := m.places.take(ctx, m.cfg.QueueTimeout); err != nil {
-			return nil, queueFault(err, DetailMaxSessions)
-		}
-		next, err := m.make(ctx, req)
+		next, err := m.obtain(ctx, req)
 		if err != nil {
 			return nil, err
 		}

@@ -35,6 +35,8 @@ func (c *call) exec(req ExecRequest) (*runner.Execution, error) {
 		return nil, queueFault(err, DetailExecQueue)
 	}
 	defer m.execs.release()
+	m.pressing.Add(1)
+	defer m.pressing.Add(-1)
 	defer c.use()()
 	x, err := c.s.runner.Exec(c.ctx, runner.ExecRequest{
 		Code:           req.Code,

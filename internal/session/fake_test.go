@@ -225,6 +225,13 @@ func (r *fakeRunner) Open(ctx context.Context) error {
 	return pause(ctx, r.e.openDelay)
 }
 
+func (r *fakeRunner) Connected() bool {
+	r.e.mu.Lock()
+	defer r.e.mu.Unlock()
+	c := r.e.containers[r.id]
+	return c != nil && c.Running
+}
+
 // Exec understands "sleep 5s", "vanish 5s", "lost", "write path text" and "cat
 // path".
 func (r *fakeRunner) Exec(ctx context.Context, req runner.ExecRequest) (*runner.Execution, error) {

@@ -18,6 +18,7 @@ import (
 // there for the meaning of each method. The session orders the calls.
 type Runner interface {
 	Open(ctx context.Context) error
+	Connected() bool
 	Exec(ctx context.Context, req runner.ExecRequest) (*runner.Execution, error)
 	Write(ctx context.Context, path string, body io.Reader, size int64) error
 	Read(ctx context.Context, path string) (body io.ReadCloser, size int64, err error)
@@ -33,6 +34,9 @@ type Config struct {
 	// MaxSessions, MaxExecs and MaxCreates bound runners, concurrent runs and
 	// concurrent creations. Zero or less lifts that limit.
 	MaxSessions, MaxExecs, MaxCreates int
+	// PoolSize is how many runners are kept ready for sessions to come, at most
+	// MaxSessions. Zero or less is none.
+	PoolSize int
 	// QueueTimeout is the longest wait for a session's lock, and again for a slot.
 	QueueTimeout time.Duration
 	// IdleTTL is the idle time after which a session is reaped where its creator
@@ -77,7 +81,9 @@ type Manager struct {
 	uploads *gate
 	keys    keyLocks
 	lost    atomic.Int64 // workspaces that could not be kept
-	driver  string       // the driver's name, set by Start
+	// pressing counts creations and runs in hand.
+	pressing atomic.Int32
+	driver   string // the driver's name, set by Start
 
 	// stopping is closed when nothing new shall begin and nobody wait any longer.
 	stopping chan struct{}
@@ -108,6 +114,9 @@ type Manager struct {
 // process left; Shutdown must be called in the end.
 func New(cfg Config, deps Deps) *Manager {
 	cfg.SweepInterval = max(cfg.SweepInterval, time.Second)
+	if cfg.MaxSessions > 0 {
+		cfg.PoolSize = min(cfg.PoolSize, cfg.MaxSessions)
+	}
 	m := &Manager{
 		cfg:      cfg,
 		deps:     deps,
@@ -121,7 +130,9 @@ func New(cfg Config, deps Deps) *Manager {
 	}
 	m.hard, m.endHard = context.WithCancelCause(context.Background())
 	m.soft, m.endSoft = context.WithCancelCause(m.hard)
-	m.places = places{stop: m.stopping, max: cfg.MaxSessions}
+	m.places = places{
+		stop: m.stopping, max: cfg.MaxSessions, size: cfg.PoolSize, giveUp: m.abandon, changed: make(chan struct{}, 1),
+	}
 	m.creates = newGate(cfg.MaxCreates, m.stopping)
 	m.execs = newGate(cfg.MaxExecs, m.stopping)
 	m.uploads = newGate(maxUploads, nil)
@@ -129,8 +140,9 @@ func New(cfg Config, deps Deps) *Manager {
 }
 
 // Start goes on with the sessions that were kept, adopts other runners of an
-// earlier process and starts reaping. Where the engine cannot be reached,
-// adoption is tried again in the background and the service serves meanwhile.
+// earlier process, and starts reaping and filling the pool. Where the engine
+// cannot be reached, adoption is tried again in the background and the service
+// serves meanwhile.
 // ctx bounds the first try alone. It fails where records cannot be looked for.
 func (m *Manager) Start(ctx context.Context) error {
 	if err := m.begin(); err != nil {
@@ -157,8 +169,9 @@ func (m *Manager) Start(ctx context.Context) error {
 }
 
 // Shutdown refuses new calls, ends waiting ones, lets work in hand finish until
-// ctx ends, and then ends it. Runners are left alive for the next process. It
-// returns an error where work did not end even then.
+// ctx ends, and then ends it. Runners of sessions are left alive for the next
+// process, those of the pool removed. It returns an error where work did not end
+// even then.
 func (m *Manager) Shutdown(ctx context.Context) error {
 	m.mu.Lock()
 	if !m.closing {
@@ -225,6 +238,7 @@ const (
 type Stats struct {
 	Sessions     int   // that a client may use
 	Runners      int   // counted against the limit, those being made or removed included
+	Pooled       int   // of these, ready for sessions to come
 	SpoolEntries int   // archives and deletions that wait for their store
 	SpoolBytes   int64 // on disk
 	LostArchives int64 // workspaces that could not be kept, since the start
@@ -240,7 +254,7 @@ func (m *Manager) Stats() Stats {
 		}
 	}
 	m.mu.Unlock()
-	s.Runners = m.places.count()
+	s.Runners, s.Pooled = m.places.count()
 	s.SpoolEntries, s.SpoolBytes = m.deps.Spool.Usage()
 	s.LostArchives = m.lost.Load()
 	return s

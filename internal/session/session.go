@@ -20,7 +20,7 @@ import (
 type state uint8
 
 const (
-	starting    state = iota // its runner is being made; nobody knows its id
+	starting    state = iota // its runner is being made, or in the pool; nobody knows its id
 	ready                    // calls are served, one at a time
 	terminating              // a DELETE waits for the run in hand, or the workspace is being kept
 	removing                 // over for every client; its runner is on the way out

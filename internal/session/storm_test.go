@@ -44,6 +44,7 @@ func storm(t *testing.T, rnd *rand.Rand) (sessions, ran int) {
 	cfg := testConfig()
 	cfg.MaxSessions, cfg.MaxExecs, cfg.MaxCreates = 1+rnd.IntN(6), rnd.IntN(4), rnd.IntN(3)
 	cfg.QueueTimeout, cfg.SweepInterval = 200*time.Millisecond+ms(3000), time.Second
+	cfg.PoolSize = rnd.IntN(4)
 	w := newWorld(t, cfg, e)
 
 	var mu sync.Mutex
@@ -128,7 +129,8 @@ func storm(t *testing.T, rnd *rand.Rand) (sessions, ran int) {
 	}
 	time.Sleep(time.Hour)
 	synctest.Wait()
-	if n := w.used(); n != 0 || e.count() != 0 || w.spooled() != 0 || len(w.store.copy()) != 0 || len(w.keys.locks) != 0 {
+	pool := w.cfg.PoolSize
+	if n := w.used(); n != pool || e.count() != pool || w.Stats().Pooled != pool || w.spooled() != 0 || len(w.store.copy()) != 0 || len(w.keys.locks) != 0 {
 		t.Errorf("left: %d places, %d runners, %d in the spool, %d records, %d locks", n, e.count(), w.spooled(), len(w.store.copy()), len(w.keys.locks))
 	}
 	for key, o := range w.bucket.objects {
@@ -143,6 +145,9 @@ func storm(t *testing.T, rnd *rand.Rand) (sessions, ran int) {
 		t.Errorf("%d runs at once, limit %d", most, cfg.MaxExecs)
 	}
 	w.stop()
+	if e.count() != 0 {
+		t.Errorf("%d runners left by the shutdown", e.count())
+	}
 	return len(ids), ran
 }
 
