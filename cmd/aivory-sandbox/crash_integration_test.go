@@ -367,7 +367,7 @@ func crash(t *testing.T, store objectStore, w *weather, seed uint64, settings []
 	for round := range times(10, 110) {
 		g := &trigger{kind: []string{"create", "exec", "put", "delete", "reap", "start"}[rng.IntN(6)], skip: rng.IntN(3), done: make(chan struct{})}
 		g.delay = time.Duration(rng.Float64() * 1.2 * float64(pace.of(g.kind)))
-		p := s.fork(t, "/proc/self/exe", settings...)
+		p := s.fork(t, "/proc/self/exe", append(slices.Clone(settings), "SANDBOX_POOL_SIZE=1")...)
 		if g.kind == "start" {
 			time.Sleep(time.Duration(rng.IntN(600)) * time.Millisecond)
 			p.kill()
