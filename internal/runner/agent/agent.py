@@ -5,6 +5,7 @@
 # It is also the fork server: programs run in children forked ahead of need from
 # this very process, so its modules are theirs. It may import the standard
 # library alone, and must work on Python 3.9.
+import _signal
 import os
 import signal
 
@@ -223,12 +224,13 @@ GUARDED = {
 
 
 def guard(pids):
-    """Puts these processes out of reach of this one and all that it starts:
-    neither signals nor limits nor priorities get there. They are of one user, so
-    the kernel would let it stop its supervisor and then fill the runner with
-    processes, and nobody could enter any more to end them.
+    """A filter of system calls that puts these processes out of reach of one that
+    takes it on and of all that this one starts: neither signals nor limits nor
+    priorities get there. They are of one user, so the kernel would let a program
+    stop its supervisor and then fill the runner with processes, and nobody could
+    enter any more to end them.
 
-    It is a filter of system calls. kill, tkill, tgkill, rt_sigqueueinfo and
+    kill, tkill, tgkill, rt_sigqueueinfo and
     rt_tgsigqueueinfo, setpriority, sched_setparam, sched_setscheduler,
     sched_setaffinity, sched_setattr and prlimit64 are refused for these pids,
     and for -1, which is everybody; pidfd_send_signal altogether, for its argument
@@ -236,7 +238,7 @@ def guard(pids):
     rather than SIGIO. So are the ABIs of other machines, with other numbers.
     """
     if os.uname().machine not in GUARDED:
-        return  # an agent that is lost is replaced
+        return b""  # an agent that is lost is replaced
     arch, calls, setpriority, fcntl_number, pidfd_send_signal = GUARDED[os.uname().machine]
     load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
     allow, refuse, unknown = 0x7FFF0000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
@@ -260,11 +262,11 @@ def guard(pids):
     code += rule(setpriority, (0, [os.PRIO_USER]), (1, others))
     code += rule(fcntl_number, (1, [10]))  # F_SETSIG
     code += [(equal, pidfd_send_signal, 0, 1), (give, refuse, 0, 0), (give, allow, 0, 0)]
-    program = b"".join(struct.pack("=HBBI", what, yes, no, value) for what, value, yes, no in code)
-    text = ctypes.create_string_buffer(program, len(program))
-    address = ctypes.create_string_buffer(struct.pack("@HP", len(code), ctypes.addressof(text)))
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # it is set in all runners
-    libc.prctl(PR_SET_SECCOMP, 2, address, 0, 0)
+    return b"".join(struct.pack("=HBBI", what, yes, no, value) for what, value, yes, no in code)
+
+
+class Filter(ctypes.Structure):
+    _fields_ = [("lines", ctypes.c_ushort), ("text", ctypes.c_char_p)]
 
 
 class Program(BaseException):
@@ -274,7 +276,7 @@ class Program(BaseException):
 def fork_child(agent):
     """Forks a child; in the child it does not return but raises Program."""
     gc.freeze()  # a collection in the child is to touch what is its own
-    pids = [int(thread) for thread in os.listdir("/proc/self/task")] + SPARED
+    agent.prepare()
     go_r, go_w = os.pipe()
     done_r, done_w = os.pipe()
     out_r, out_w = os.pipe()
@@ -302,8 +304,8 @@ def fork_child(agent):
         for fd in (go_w, done_r, out_r, err_r, agent.stream.fd_in, agent.stream.fd_out, agent.wake_r, agent.wake_w, agent.oom.fd):
             if fd >= 0:
                 os.close(fd)
-        cell = Cell(go_r, done_w, out_w, err_w)
-        cell.become_program(agent, pids)
+        cell = Cell(go_r, done_w, out_w, err_w, b"pandas" in agent.recent)
+        cell.become_program(agent)
     except BaseException:
         sys.excepthook(*sys.exc_info())
         os._exit(1)
@@ -314,28 +316,30 @@ class Cell:
     """A program's side of a forked child: it makes of the process what
     `python cell.py` shows, and waits for the program."""
 
-    def __init__(self, go, done, out, err):
+    def __init__(self, go, done, out, err, with_pandas):
         self.go, self.done, self.out, self.err = go, done, out, err
+        self.with_pandas = with_pandas  # whether the program is likely to use it
 
-    def become_program(self, agent, pids):
+    def become_program(self, agent):
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         os.close(null)
         signal.set_wakeup_fd(-1)
         for number, handler in agent.handlers.items():
-            signal.signal(number, handler)
+            _signal.signal(number, handler)
         libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a service that ends does not leave its runs behind
         try:  # the kernel takes the program before it takes the agent
-            with open("/proc/self/oom_score_adj", "w") as f:
-                f.write("1000")
+            fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+            os.write(fd, b"1000")
+            os.close(fd)
         except OSError:
             pass
-        os.environ.clear()
-        os.environ.update(agent.environ)
         os.setsid()  # out of the agent's process group
-        guard(pids)
+        if agent.filter.lines:
+            libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # it is set in all runners
+            libc.prctl(PR_SET_SECCOMP, 2, ctypes.byref(agent.filter), 0, 0)
         # Out of the way, so that what a program opens gets the usual numbers.
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         low, self.done = self.done, fcntl.fcntl(self.done, fcntl.F_DUPFD_CLOEXEC, soft - 1 if 0 < soft < 1024 else 1023)
@@ -350,7 +354,7 @@ class Cell:
     def wait(self, holder):
         """Returns when there is a program, which it puts into holder."""
         try:
-            rehearse(self.go)
+            rehearse(self.go, self.with_pandas)
             numpy_random = sys.modules.get("numpy.random")
             if numpy_random is not None:
                 numpy_random.seed()
@@ -420,17 +424,15 @@ def add_user_site():
     site.execusercustomize()
 
 
+# What a child does while it waits, in the order of how many programs gain by it.
+# Each part is short: a program that comes meanwhile waits for its end.
+PANDAS = 2  # the first that is about it
 REHEARSALS = (b"""
 import sys
 def f(x): return [str(x), {}, (1.5,)]
 class C: pass
 try: raise ValueError(f(C()))
 except ValueError as e: print(2 + 2, e, len(sys.argv))
-""", b"""
-import sys
-if "pandas" in sys.modules:
-    import pandas as pd
-    pd.DataFrame({"a": [1, 2]}).sum().a
 """, b"""
 import sys, weakref
 if "logging" in sys.modules:  # what these registered is called at each end
@@ -439,26 +441,42 @@ if "logging" in sys.modules:  # what these registered is called at each end
     last._closed = False
 if "matplotlib._pylab_helpers" in sys.modules:
     sys.modules["matplotlib._pylab_helpers"].Gcf.destroy_all()
-print(2 + 2)
+""", b"""
+import sys
+if "pandas" in sys.modules: index = sys.modules["pandas"].Index(["a"])
+""", b"""
+if "index" in globals(): import pandas as pd; pd.Series([1, 2])
+""", b"""
+if "index" in globals(): import pandas as pd; frame = pd.DataFrame({"a": [1, 2]})
+""", b"""
+if "frame" in globals(): frame.a.sum()
+""", b"""
+if "frame" in globals(): frame.sum().a
 """)
 
 
-def rehearse(go):
+def rehearse(go, with_pandas):
     """Does, into nowhere, what every run does, until there is a program. A
     forked process pays for each page that it is first to write; as long as
     nobody waits, that is for free."""
     null = os.open(os.devnull, os.O_WRONLY)
     argv, orig_argv, path, main = sys.argv[:], getattr(sys, "orig_argv", [])[:], sys.path[:], sys.modules["__main__"]
-    for code in REHEARSALS:
-        if select.select([go], [], [], 0)[0]:
+    kept = {}
+    for i, code in enumerate(REHEARSALS):
+        # What is less likely to be of use must not take CPU from what is.
+        pause = 0.2 if i == PANDAS and not with_pandas else 0
+        if select.select([go], [], [], pause)[0]:
             break
         holder = {}
         try:
             with os.fdopen(os.memfd_create("cell", 0), "wb") as f:
                 f.write(code)
             load("/tmp/rehearsal.py", code, holder)
-            end = Exit(null)
-            exec(holder.pop("program"), holder.pop("namespace"))
+            end, namespace = Exit(null), holder.pop("namespace")
+            namespace.update(kept)
+            exec(holder.pop("program"), namespace)
+            kept = {name: namespace[name] for name in ("index", "frame") if name in namespace}
+            del namespace
             end.release()
             end.flush()
             end.announce(0)
@@ -1215,6 +1233,9 @@ class Agent:
         self.environ = {}
         self.handlers = {}
         self.preload = []
+        self.loading, self.loaded = {}, False  # the environment for imports; whether there were any
+        self.threads, self.filter = None, None
+        self.recent = b"pandas"  # the last program, or what a first one may need
         self.child, self.practised = None, False
         self.snapshot = None  # of outputs, None where it must be looked at again
         self.oom = OOMCounter()
@@ -1224,10 +1245,9 @@ class Agent:
         os.chdir("/")
         libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            self.handlers[number] = signal.getsignal(number) or signal.SIG_DFL
-            signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        # A program can have no other sent here than SIGIO.
+        for number, handler in ((signal.SIGIO, _signal.SIG_IGN), (signal.SIGCHLD, lambda *_: None)):
+            self.handlers[number] = _signal.signal(number, handler)
         signal.set_wakeup_fd(self.wake_w, warn_on_full_buffer=False)
         self.greet()
         while True:
@@ -1248,9 +1268,10 @@ class Agent:
         self.environ = dict(os.environ, HOME=HOME)
         for name, value in setup["environ"].items():
             self.environ.setdefault(name, value)
+        threads = str(setup["threads"] or os.cpu_count())
+        self.loading = dict(self.environ, OPENBLAS_NUM_THREADS=threads, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
+        self.loading.update(self.environ)
         os.environ.update(self.environ)
-        for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ.setdefault(name, str(setup["threads"] or os.cpu_count()))
         self.preload = [name for name in setup["preload"] or () if name]
         problem = ""
         remove_lost_cells()
@@ -1275,6 +1296,17 @@ class Agent:
             "oom_kills": self.oom.read()})
         self.stream.flush()
 
+    def prepare(self):
+        """Makes ready, once, what each child needs of this process."""
+        threads = os.listdir("/proc/self/task")
+        if threads != self.threads:
+            text = guard([int(thread) for thread in threads] + SPARED)
+            self.threads, self.filter = threads, Filter(len(text) // 8, text)
+        if self.loaded:  # modules were imported: what they needed there, or set themselves, goes
+            self.loaded = False
+            os.environ.clear()
+            os.environ.update(self.environ)
+
     def remove(self, path):
         if os.path.isdir(path) and not os.path.islink(path):
             empty(path)
@@ -1286,6 +1318,8 @@ class Agent:
         """Does one piece of work ahead of need; False when there is none."""
         if self.preload:
             name = self.preload.pop(0)
+            os.environ.update(self.loading)
+            self.loaded = True
             try:
                 importlib.import_module(name)
             except BaseException as e:
@@ -1298,7 +1332,9 @@ class Agent:
             return True
         if not self.practised:
             self.practised = True
-            self.practise()
+            # Not where runs follow each other closely: the CPU is the next one's.
+            if not select.select([self.stream.fd_in], [], [], 0.2)[0]:
+                self.practise()
             return True
         return False
 
@@ -1322,7 +1358,7 @@ class Agent:
         code = b"".join(self.stream.body())
         if self.snapshot is None:
             self.snapshot = self.scan(None)[0]
-        child, self.child = self.waiting_child(), None
+        child, self.child, self.recent = self.waiting_child(), None, code
         self.perform(Run(self, child, request), code, request, sweep)
         child.close()
         self.reap()
