@@ -32,15 +32,29 @@ wait "$preparing" || die "cannot prepare the other tests; log: $prepared"
 trap - EXIT
 
 say 'integration tests'
-# One package after the other: they share one engine and its cores. Real engines
-# on busy machines are late now and then: a test that fails gets a second try,
-# alone, and the log shows both.
-mapfile -t directories < <(grep -rl --include='*_test.go' '^//go:build.*\bintegration\b' cmd internal | xargs -r -n1 dirname | sort -u)
-output=$(mktemp)
-trap 'rm -f "$output"' EXIT
+# Two packages at a time: the tests wait for engines and stores half of the time.
+# Real engines on busy machines are late now and then: a test that fails gets a
+# second try, alone and when all else is done, and the log shows both.
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
 integration=(go test -race -tags integration -count=1 -timeout "${AIVORY_TEST_TIMEOUT:-40m}")
+# The one that takes longest goes first.
+mapfile -t directories < <(grep -rl --include='*_test.go' '^//go:build.*\bintegration\b' cmd internal | xargs -r -n1 dirname | sort -u)
+go vet -tags integration "${directories[@]/#/./}" # compiles them once
+running=0
 for directory in "${directories[@]}"; do
-    if "${integration[@]}" "./$directory" 2>&1 | tee "$output"; then continue; fi
+    if [ "$running" = 2 ]; then
+        wait -n || true
+        running=1
+    fi
+    output=$results/${directory//\//_}
+    { "${integration[@]}" "./$directory" >"$output" 2>&1 || : >"$output.failed"; cat "$output"; } &
+    running=$((running + 1))
+done
+wait
+for directory in "${directories[@]}"; do
+    output=$results/${directory//\//_}
+    [ -e "$output.failed" ] || continue
     failed=$(sed -n 's/^--- FAIL: \([A-Za-z0-9_]*\).*/\1/p' "$output" | sort -u | paste -sd '|')
     [ -n "$failed" ] || die "$directory: failed outside of its tests"
     say "$directory: once more, by themselves: $failed"
