@@ -40,7 +40,6 @@ trap 'rm -rf "$results"' EXIT
 integration=(go test -race -tags integration -count=1 -timeout "${AIVORY_TEST_TIMEOUT:-40m}")
 # The one that takes longest goes first.
 mapfile -t directories < <(grep -rl --include='*_test.go' '^//go:build.*\bintegration\b' cmd internal | xargs -r -n1 dirname | sort -u)
-go vet -tags integration "${directories[@]/#/./}" # compiles them once
 running=0
 for directory in "${directories[@]}"; do
     if [ "$running" = 2 ]; then

@@ -152,7 +152,7 @@ class Stream:
         while not self.has_frame():
             self.fill()
         end = 5 + self._length()
-        kind, payload = self.inbox[0], bytes(self.inbox[5:end])
+        kind, payload = self.inbox[0], bytes(memoryview(self.inbox)[5:end])
         del self.inbox[:end]
         return kind, payload
 
@@ -168,20 +168,37 @@ class Stream:
         self.put(kind, json.dumps(value).encode())
 
     def flush(self):
-        data, self.outbox, self.outsize = memoryview(b"".join(self.outbox)), [], 0
-        while data:
-            data = data[os.write(self.fd_out, data):]
+        if not self.outbox:
+            return
+        parts, size, self.outbox, self.outsize = self.outbox, self.outsize, [], 0
+        sent = os.writev(self.fd_out, parts[:512])
+        if sent < size:
+            data = memoryview(b"".join(parts))[sent:]
+            while data:
+                data = data[os.write(self.fd_out, data):]
 
     def body(self):
-        """The payloads of a request's DATA frames, up to its END."""
+        """The payloads of a request's DATA frames, up to its END, in pieces as
+        they come."""
         while True:
-            kind, payload = self.read()
-            if kind == END:
-                return
-            if kind == DATA:
-                yield payload
-            elif kind != CANCEL:
-                os._exit(2)
+            while len(self.inbox) < 5:
+                self.fill()
+            kind, left = self.inbox[0], self._length()
+            if kind != DATA:
+                kind = self.read()[0]
+                if kind == END:
+                    return
+                if kind != CANCEL:
+                    os._exit(2)
+                continue
+            del self.inbox[:5]
+            while left:
+                if not self.inbox:
+                    self.fill()
+                piece = bytes(memoryview(self.inbox)[:left])
+                del self.inbox[:len(piece)]
+                left -= len(piece)
+                yield piece
 
 
 class Pulse:
