@@ -39,7 +39,8 @@ var mayImport = map[string][]string{
 	"internal/runner/agent": {},
 	// Drivers know runners, but neither sessions nor each other.
 	"internal/runner/docker":     {"internal/runner", "internal/fault"},
-	"internal/runner/oci":        {"internal/runner", "internal/fault"},
+	"internal/runner/oci":        {"internal/runner", "internal/runner/oci/image", "internal/fault"},
+	"internal/runner/oci/image":  {},
 	"internal/runner/runnertest": {"internal/runner", "internal/runner/agent", "internal/fault"},
 
 	"internal/session": {"internal/runner", "internal/storage", "internal/session/spool", "internal/session/seal", "internal/fault"},
@@ -76,8 +77,8 @@ var only = map[string][]string{
 	"github.com/aliyun":                      {"internal/storage/oss"},
 	"github.com/prometheus":                  {"cmd/aivory-sandbox"},
 	"go.opentelemetry.io":                    {"cmd/aivory-sandbox"},
-	"github.com/opencontainers/runtime-spec": {"internal/runner/docker", "internal/runner/oci"},
-	"github.com/google/go-containerregistry": {"internal/runner/oci"},
+	"github.com/opencontainers/runtime-spec": {"internal/runner/oci"},
+	"github.com/google/go-containerregistry": {"internal/runner/oci/image"},
 	"github.com/containerd/go-runc":          {"internal/runner/oci"},
 	module + "internal/runner/runnertest":    {},
 	module + "internal/storage/storagetest":  {},
