@@ -1,0 +1,138 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/fault"
+	"github.com/hjxwz123/aivory-sandbox/internal/runner"
+	"github.com/hjxwz123/aivory-sandbox/internal/runner/oci/image"
+)
+
+const detailNoImage = "the runner image is not available"
+
+const (
+	// createGrace is how long a create that nobody waits for any more may go on
+	// before its runtime is killed, so that most end in order.
+	createGrace = 5 * time.Second
+	// cleanupTimeout bounds the removal of a runner that came to nothing.
+	cleanupTimeout = 10 * time.Second
+)
+
+const namePrefix = "aivory-sbx-"
+
+var (
+	sessionPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
+	// handlePattern is what this driver calls runners. Handles become paths and
+	// come from stored state.
+	handlePattern = regexp.MustCompile(`^` + namePrefix + `[0-9a-f]{32}$`)
+)
+
+// handle is the runner's name for the runtime, its bundle and its cgroup.
+func handle(sessionID string) string { return namePrefix + sessionID }
+
+func (d *Driver) bundle(id string) string { return filepath.Join(d.bundles, id) }
+
+// Create implements runner.Driver. The image must have been imported.
+func (d *Driver) Create(ctx context.Context, spec runner.Spec) (string, error) {
+	if !sessionPattern.MatchString(spec.SessionID) {
+		return "", fmt.Errorf("cannot create a runner for session %q: not 32 hexadecimal digits", spec.SessionID)
+	}
+	if ctx.Err() != nil {
+		return "", fmt.Errorf("cannot create a runner: %w", context.Cause(ctx))
+	}
+	id := handle(spec.SessionID)
+	if err := d.prepare(spec, id); err != nil {
+		return "", err
+	}
+	lasting, cancel := outlast(ctx, createGrace)
+	defer cancel()
+	pid, err := d.runtime.run(lasting, id, d.bundle(id))
+	if err == nil {
+		d.reaper.add(pid)
+		if ctx.Err() != nil {
+			err = fmt.Errorf("cannot create runner %s: %w", id, context.Cause(ctx))
+		}
+	}
+	if err != nil {
+		d.discard(ctx, id)
+		return "", err
+	}
+	return id, nil
+}
+
+// prepare makes the bundle. After an error there is none. From here on, the
+// image is in use.
+func (d *Driver) prepare(spec runner.Spec, id string) (err error) {
+	img, release, err := d.cfg.Images.Hold(d.cfg.Image)
+	if err != nil {
+		return fault.Wrap(fault.Internal, detailNoImage, err)
+	}
+	defer release()
+	d.imageSeen.Store(true)
+	if err := os.Mkdir(d.bundle(id), 0o700); err != nil {
+		return fmt.Errorf("cannot make the bundle of runner %s: %w", id, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.removeLayer(id), os.RemoveAll(d.bundle(id)))
+		}
+	}()
+	root := img.Root
+	if !spec.Limits.ReadOnlyRootfs {
+		if root, err = d.makeLayer(id, img, spec.Limits); err != nil {
+			return err
+		}
+	}
+	config, err := d.config(spec, img, root)
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(config)
+	if err != nil {
+		return fmt.Errorf("cannot render the configuration of runner %s: %w", id, err)
+	}
+	if err := os.WriteFile(filepath.Join(d.bundle(id), image.BundleConfig), b, 0o600); err != nil {
+		return fmt.Errorf("cannot write the configuration of runner %s: %w", id, err)
+	}
+	return nil
+}
+
+// readConfig reads what the runtime was told of a runner.
+func (d *Driver) readConfig(id string) (*specs.Spec, error) {
+	b, err := os.ReadFile(filepath.Join(d.bundle(id), image.BundleConfig))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the configuration of runner %s: %w", id, err)
+	}
+	c := &specs.Spec{}
+	if err := json.Unmarshal(b, c); err != nil {
+		return nil, fmt.Errorf("cannot read the configuration of runner %s: %w", id, err)
+	}
+	return c, nil
+}
+
+// discard removes a runner that came to nothing, whatever became of ctx.
+func (d *Driver) discard(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	if err := d.Destroy(ctx, id); err != nil {
+		d.log.Warn("runner left behind after a failed create", "runner", id, "error", err)
+	}
+}
+
+// outlast returns a context that ends grace after ctx does, with its cause.
+func outlast(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	lasting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(grace, func() { cancel(context.Cause(ctx)) })
+	})
+	return lasting, func() { stop(); cancel(nil) }
+}

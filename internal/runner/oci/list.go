@@ -1,0 +1,113 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/runner"
+)
+
+// List implements runner.Driver. A bundle is a runner: it is made first and
+// removed last, so one without a running process 1 is what a killed service or
+// an ended machine left.
+func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
+	entries, err := os.ReadDir(d.bundles)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list runners: %w", err)
+	}
+	if len(entries) == 0 {
+		return nil, nil
+	}
+	running, err := d.running(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []runner.Instance
+	for _, e := range entries {
+		id := e.Name()
+		if !handlePattern.MatchString(id) {
+			continue
+		}
+		in := runner.Instance{ID: id, SessionID: id[len(namePrefix):], Running: running[id]}
+		if info, err := e.Info(); err == nil {
+			in.CreatedAt = info.ModTime()
+		}
+		config, err := d.readConfig(id)
+		if err != nil {
+			in.Running = false // it cannot be dialled without
+		} else if sec, err := strconv.ParseInt(config.Annotations[noteCreated], 10, 64); err == nil {
+			in.CreatedAt = time.Unix(sec, 0)
+		}
+		list = append(list, in)
+	}
+	return list, nil
+}
+
+// running returns the runners whose process 1 lives. One that is paused holds
+// its files; somebody means to wake it.
+func (d *Driver) running(ctx context.Context) (map[string]bool, error) {
+	found, err := d.runtime.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	running := map[string]bool{}
+	for _, c := range found {
+		running[c.ID] = c.Status == "running" || c.Status == "paused"
+	}
+	return running, nil
+}
+
+// Destroy implements runner.Driver. It does not rely on the runtime to know the
+// runner: a create that was killed half-way is removed as well.
+func (d *Driver) Destroy(ctx context.Context, id string) error {
+	if !handlePattern.MatchString(id) {
+		return nil // no runner has that name
+	}
+	ctx, cancel := d.runtime.limited(ctx)
+	defer cancel()
+	if err := d.end(ctx, id); err != nil {
+		return err
+	}
+	if err := d.runtime.remove(ctx, id); err != nil {
+		return err
+	}
+	err := errors.Join(
+		removeCgroups(id),
+		os.RemoveAll(filepath.Join(d.runtime.root, id)),
+		d.removeLayer(id),
+	)
+	if err != nil {
+		return fmt.Errorf("cannot remove all of runner %s: %w", id, err)
+	}
+	if err := os.RemoveAll(d.bundle(id)); err != nil {
+		return fmt.Errorf("cannot remove the bundle of runner %s: %w", id, err)
+	}
+	return nil
+}
+
+// end kills all processes of a runner and waits for process 1 to end. It is
+// quicker than the runtimes' own ways, which look ten times a second.
+func (d *Driver) end(ctx context.Context, id string) error {
+	pid, err := readPid(filepath.Join(d.bundle(id), pidFile))
+	if err != nil {
+		return killAll(ctx, id) // it never came to run
+	}
+	// Held before it dies, for numbers are used again.
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return killAll(ctx, id)
+	}
+	defer unix.Close(fd)
+	ours := inside(id, pid)
+	if err := killAll(ctx, id); err != nil || !ours {
+		return err
+	}
+	return waitForEnd(ctx, fd)
+}

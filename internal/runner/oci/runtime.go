@@ -1,0 +1,226 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	runc "github.com/containerd/go-runc"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// runtime calls the OCI runtime's program.
+type runtime struct {
+	name    string // "runc", "crun", "runsc", or whatever the program is called
+	path    string
+	root    string // the runtime's state directories
+	timeout time.Duration
+	client  runc.Runc
+
+	mu    sync.Mutex
+	known program // whose version is told
+	told  string
+}
+
+// program tells one file of the runtime from its successor.
+type program struct {
+	size     int64
+	modified time.Time
+}
+
+// pidFile is the file in a bundle that tells process 1's number on this host.
+const pidFile = "pid"
+
+// waitDelay is how long output may come after a process of the runtime ended.
+const waitDelay = 2 * time.Second
+
+func newRuntime(name, root string, timeout time.Duration) (*runtime, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot find the OCI runtime %q: %w; install it (on Debian: apt-get install runc), "+
+			"or set SANDBOX_RUNTIME to the name or path of another", name, err)
+	}
+	r := &runtime{name: filepath.Base(path), path: path, root: root, timeout: timeout}
+	r.client = runc.Runc{
+		Command: path, Root: root, LogFormat: runc.JSON,
+		// A call that was cut off by the end of this process must not go on beside
+		// the next process, which clears up after it.
+		PdeathSignal: syscall.SIGKILL,
+		// The terminal's Ctrl-C is the service's to handle.
+		Setpgid:   true,
+		ExtraArgs: options[r.name],
+	}
+	return r, nil
+}
+
+// options are what a runtime needs on top of the usual.
+var options = map[string][]string{}
+
+// monitor starts the processes of the runtime, in the library's place.
+type monitor struct{ runc.ProcessMonitor }
+
+func init() { runc.Monitor = monitor{runc.Monitor} }
+
+// environ is what the runtime is given of this process's environment. The rest
+// holds secrets, and some runtimes keep processes for as long as a runner lives.
+func environ() []string {
+	return []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "LANG=C.UTF-8"}
+}
+
+func (m monitor) StartLocked(cmd *exec.Cmd) (chan runc.Exit, error) {
+	cmd.Env, cmd.WaitDelay = environ(), waitDelay
+	return m.ProcessMonitor.StartLocked(cmd)
+}
+
+// limited bounds a call. The error of a call that took too long is the context's
+// cause.
+func (r *runtime) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("%s did not end within %v", r.name, r.timeout))
+}
+
+// failed completes the error of a call.
+func (r *runtime) failed(ctx context.Context, doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("cannot %s: %w", doing, context.Cause(ctx))
+	}
+	return fmt.Errorf("cannot %s: %w", doing, err)
+}
+
+// run creates and starts a runner from its bundle, with no input and output, and
+// returns the process identifier that this host knows process 1 by.
+func (r *runtime) run(ctx context.Context, id, bundle string) (int, error) {
+	ctx, cancel := r.limited(ctx)
+	defer cancel()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return 0, fmt.Errorf("cannot start runner %s: %w", id, err)
+	}
+	defer null.Close()
+	pids, log := filepath.Join(bundle, pidFile), filepath.Join(bundle, "log")
+	client := r.client
+	client.Log = log
+	_, err = client.Run(ctx, id, bundle, &runc.CreateOpts{IO: stdio{null, null, null}, PidFile: pids, Detach: true})
+	if err != nil {
+		if said := lastError(log); said != "" {
+			err = fmt.Errorf("%w: %s", err, said)
+		}
+		return 0, r.failed(ctx, "start runner "+id, err)
+	}
+	pid, err := readPid(pids)
+	return pid, r.failed(ctx, "start runner "+id, err)
+}
+
+// exec starts a process in a runner and returns its identifier on this host.
+// What the runtime says of a failure goes to the process's standard error. The
+// caller closes its copies of the files.
+func (r *runtime) exec(ctx context.Context, id, pids string, process specs.Process, files stdio) (int, error) {
+	ctx, cancel := r.limited(ctx)
+	defer cancel()
+	err := r.client.Exec(ctx, id, process, &runc.ExecOpts{IO: files, PidFile: pids, Detach: true})
+	if err != nil {
+		return 0, r.failed(ctx, "start a command in runner "+id, err)
+	}
+	pid, err := readPid(pids)
+	return pid, r.failed(ctx, "start a command in runner "+id, err)
+}
+
+// list returns what the runtime knows of, whatever its state.
+func (r *runtime) list(ctx context.Context) ([]*runc.Container, error) {
+	ctx, cancel := r.limited(ctx)
+	defer cancel()
+	found, err := r.client.List(ctx)
+	return found, r.failed(ctx, "list runners", err)
+}
+
+// remove kills what there is of a runner and removes what the runtime keeps of
+// it. One that it does not know is no error.
+func (r *runtime) remove(ctx context.Context, id string) error {
+	ctx, cancel := r.limited(ctx)
+	defer cancel()
+	err := r.client.Delete(ctx, id, &runc.DeleteOpts{Force: true})
+	if err != nil && strings.Contains(err.Error(), "does not exist") {
+		return nil
+	}
+	return r.failed(ctx, "remove runner "+id, err)
+}
+
+// version returns the runtime's name and version.
+func (r *runtime) version(ctx context.Context) (string, error) {
+	info, err := os.Stat(r.path)
+	if err != nil {
+		return "", fmt.Errorf("cannot find the OCI runtime: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := program{info.Size(), info.ModTime()}
+	if r.known == now {
+		return r.told, nil
+	}
+	ctx, cancel := r.limited(ctx)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.path, "--version")
+	cmd.Env, cmd.WaitDelay = environ(), waitDelay
+	out, err := cmd.Output()
+	if err != nil {
+		return "", r.failed(ctx, "ask "+r.name+" for its version", err)
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	r.known, r.told = now, strings.Replace(strings.TrimSpace(line), " version ", " ", 1)
+	return r.told, nil
+}
+
+// lastError returns the last error in a log that a runtime wrote.
+func lastError(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	said := ""
+	for line := range bytes.Lines(b) {
+		var entry struct{ Level, Msg string }
+		if json.Unmarshal(line, &entry) == nil && (entry.Level == "error" || entry.Level == "fatal") {
+			said = entry.Msg
+		}
+	}
+	return said
+}
+
+func readPid(path string) (int, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	var pid int
+	if err := json.Unmarshal(b, &pid); err != nil || pid <= 0 {
+		return 0, errors.New("the runtime wrote no process identifier")
+	}
+	return pid, nil
+}
+
+// stdio gives files to a process that the runtime starts.
+type stdio struct{ in, out, err *os.File }
+
+// The rest makes it a runc.IO. The files are the caller's.
+
+func (s stdio) Set(cmd *exec.Cmd) { cmd.Stdin, cmd.Stdout, cmd.Stderr = s.in, s.out, s.err }
+
+func (stdio) Close() error          { return nil }
+func (stdio) Stdin() io.WriteCloser { return nil }
+func (stdio) Stdout() io.ReadCloser { return nil }
+func (stdio) Stderr() io.ReadCloser { return nil }
