@@ -26,17 +26,18 @@ func (d *Driver) makeLayer(id string, img *image.Image, l runner.Limits) (string
 	}
 	upper, work, root := filepath.Join(d.layer(id), "upper"), filepath.Join(d.layer(id), "work"), filepath.Join(d.layer(id), "root")
 	for _, dir := range []string{d.layer(id), upper, work, root} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		if err := makeDir(dir, 0o755, 0, 0); err != nil {
 			return "", fmt.Errorf("cannot make a layer for runner %s: %w", id, err)
 		}
 	}
 	for _, dir := range writable {
-		path := filepath.Join(upper, dir.path)
-		err := errors.Join(
-			os.MkdirAll(path, 0o755),
-			os.Chmod(path, os.FileMode(dir.mode&0o777)|sticky(dir.mode)),
-			os.Chown(path, runner.ProgramUID, runner.ProgramGID),
-		)
+		var err error
+		if parent := filepath.Dir(dir.path); parent != "/" {
+			err = makeDir(filepath.Join(upper, parent), 0o755, 0, 0)
+		}
+		if err == nil {
+			err = makeDir(filepath.Join(upper, dir.path), dir.mode, runner.ProgramUID, runner.ProgramGID)
+		}
 		if err != nil {
 			return "", fmt.Errorf("cannot make a layer for runner %s: %w", id, err)
 		}
@@ -49,11 +50,15 @@ func (d *Driver) makeLayer(id string, img *image.Image, l runner.Limits) (string
 	return root, nil
 }
 
-func sticky(mode uint32) os.FileMode {
-	if mode&0o1000 != 0 {
-		return os.ModeSticky
+// makeDir makes a directory with just this mode, whatever the umask.
+func makeDir(path string, mode uint32, uid, gid int) error {
+	if err := unix.Mkdir(path, mode); err != nil {
+		return err
 	}
-	return 0
+	if err := unix.Chown(path, uid, gid); err != nil {
+		return err
+	}
+	return unix.Chmod(path, mode)
 }
 
 // escaped is a path as a mount option of overlayfs has it.

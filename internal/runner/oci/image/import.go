@@ -62,7 +62,11 @@ func (s *Store) add(ctx context.Context, src source, reference string, progress 
 // unpack makes all of an image in a directory and sees to it that it is on disk.
 func (s *Store) unpack(ctx context.Context, src source, work string, progress func(int64)) (*Image, error) {
 	root := filepath.Join(work, "root")
-	if err := os.Mkdir(root, 0o755); err != nil {
+	err := os.Mkdir(root, 0o755)
+	if err == nil {
+		err = os.Chmod(root, 0o755) // whatever the umask
+	}
+	if err != nil {
 		return nil, fmt.Errorf("cannot make a directory for the image: %w", err)
 	}
 	t, err := newTree(ctx, root, progress)
@@ -200,5 +204,5 @@ func (t *tree) hosts() error {
 	}
 	f := os.NewFile(uintptr(fd), "hosts")
 	_, err = io.WriteString(f, "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n")
-	return errors.Join(err, f.Close())
+	return errors.Join(err, f.Chmod(0o644), f.Close())
 }

@@ -293,6 +293,9 @@ func (t *tree) parent(dir string) (int, error) {
 	if err := unix.Mkdirat(above, base, 0o755); err != nil {
 		return -1, err // a link to nowhere has the name
 	}
+	if err := unix.Fchmodat(above, base, 0o755, 0); err != nil { // whatever the umask
+		return -1, err
+	}
 	return t.open(dir)
 }
 
