@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +15,7 @@ import (
 const usage = `usage: aivory-sandbox COMMAND
 
   serve         serve until SIGTERM or SIGINT; a second one ends it at once
+  image         import, list and remove runner images for SANDBOX_DRIVER=oci
   healthcheck   ask the service on SANDBOX_LISTEN whether it is healthy
   version       print the version
 
@@ -27,6 +29,9 @@ func main() {
 // run is the whole program and returns its exit code: 0 for success, 1 for a
 // failure, 2 for a wrong command line. Cancelling ctx is as a first SIGTERM.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == "image" {
+		return exitCode(handleImages(ctx, args[1:], environ, stdout, stderr), imageUsage, stderr)
+	}
 	if len(args) != 1 {
 		fmt.Fprint(stderr, usage)
 		return 2
@@ -45,9 +50,18 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		fmt.Fprintf(stderr, "aivory-sandbox: unknown command %q\n%s", args[0], usage)
 		return 2
 	}
-	if err != nil {
-		fmt.Fprintf(stderr, "aivory-sandbox: %v\n", err)
-		return 1
+	return exitCode(err, usage, stderr)
+}
+
+// exitCode prints an error, and the usage where the command line was wrong.
+func exitCode(err error, usage string, stderr io.Writer) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errUsage):
+		fmt.Fprint(stderr, usage)
+		return 2
 	}
-	return 0
+	fmt.Fprintf(stderr, "aivory-sandbox: %v\n", err)
+	return 1
 }

@@ -7,13 +7,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"syscall"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/api"
 	"github.com/hjxwz123/aivory-sandbox/internal/config"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
-	"github.com/hjxwz123/aivory-sandbox/internal/runner/docker"
 	"github.com/hjxwz123/aivory-sandbox/internal/session"
 	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
@@ -130,38 +128,6 @@ func listen(address string) (net.Listener, error) {
 		return nil, fmt.Errorf("cannot listen on SANDBOX_LISTEN: %w", err)
 	}
 	return l, nil
-}
-
-// newDriver makes the configured driver. It does not wait for the engine.
-func newDriver(cfg config.Config, log *slog.Logger) (runner.Driver, error) {
-	var profile []byte
-	if cfg.SeccompProfile != "" {
-		var err error
-		if profile, err = os.ReadFile(cfg.SeccompProfile); err != nil {
-			return nil, fmt.Errorf("cannot read SANDBOX_SECCOMP_PROFILE: %w", err)
-		}
-		if len(profile) == 0 {
-			return nil, fmt.Errorf("SANDBOX_SECCOMP_PROFILE: %s is empty", cfg.SeccompProfile)
-		}
-	}
-	if cfg.Driver != "docker" {
-		return nil, fmt.Errorf("SANDBOX_DRIVER: this build has no driver %q, only docker", cfg.Driver)
-	}
-	d, err := docker.New(docker.Config{
-		Image:          cfg.Image,
-		Runtime:        cfg.Runtime,
-		Instance:       cfg.Instance,
-		SeccompProfile: profile,
-		CallTimeout:    cfg.DockerCallTimeout,
-		Logger:         log,
-	})
-	if err != nil {
-		return nil, err
-	}
-	if cfg.PullOnStart {
-		d.PullOnStart()
-	}
-	return d, nil
 }
 
 // runnerMaker returns what turns a driver's handle into a runner.

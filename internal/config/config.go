@@ -35,6 +35,8 @@ type Config struct {
 	DockerCallTimeout time.Duration
 	// Image is the runner image's reference.
 	Image string
+	// ImageDir holds the images of the oci driver, an absolute path.
+	ImageDir string
 	// PullOnStart pulls Image in the background when the service starts.
 	PullOnStart bool
 	// Preload are modules that a runner imports before it is needed.
@@ -115,8 +117,9 @@ const (
 	tib = 1 << 40
 )
 
-// Default returns the configuration of an empty environment. StateDir is left
-// empty: it depends on who runs the service, and Load fills it in.
+// Default returns the configuration of an empty environment. StateDir and
+// ImageDir are left empty: they depend on who runs the service, and Load fills
+// them in.
 func Default() Config {
 	return Config{
 		Listen:   "127.0.0.1:48217",

@@ -26,7 +26,7 @@ func mustLoad(t *testing.T, environ ...string) Config {
 
 func TestEmptyEnvironmentIsDefault(t *testing.T) {
 	want := Default()
-	want.APIKey, want.StateDir = "key", "/state"
+	want.APIKey, want.StateDir, want.ImageDir = "key", "/state", "/state/images"
 	if diff := cmp.Diff(want, mustLoad(t)); diff != "" {
 		t.Error(diff)
 	}
@@ -53,6 +53,7 @@ func TestValues(t *testing.T) {
 		{"SANDBOX_RUNTIME=runsc", func(c *Config) { c.Runtime = "runsc" }},
 		{"SANDBOX_DOCKER_CALL_TIMEOUT_S=2.5", func(c *Config) { c.DockerCallTimeout = 2500 * time.Millisecond }},
 		{"SANDBOX_IMAGE= registry:5000/a/b:c ", func(c *Config) { c.Image = "registry:5000/a/b:c" }},
+		{"SANDBOX_IMAGE_DIR=/srv/images/", func(c *Config) { c.ImageDir = "/srv/images" }},
 		{"SANDBOX_PULL_ON_START=Yes", func(c *Config) { c.PullOnStart = true }},
 		{"SANDBOX_PRELOAD= json, a.b ,", func(c *Config) { c.Preload = []string{"json", "a.b"} }},
 		{"SANDBOX_PRELOAD=", func(c *Config) { c.Preload = nil }},
@@ -113,7 +114,7 @@ func TestValues(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.env, func(t *testing.T) {
 			want := Default()
-			want.APIKey, want.StateDir = "key", "/state"
+			want.APIKey, want.StateDir, want.ImageDir = "key", "/state", "/state/images"
 			tt.want(&want)
 			if diff := cmp.Diff(want, mustLoad(t, tt.env)); diff != "" {
 				t.Error(diff)

@@ -62,12 +62,8 @@ func Load(environ []string) (c Config, warnings []string, err error) {
 		problems = append(problems, errors.New("SANDBOX_API_KEY: is not set; "+
 			"set it to a secret that clients send as a bearer key (SANDBOX_ALLOW_NO_AUTH=1 does without, on a trusted machine alone)"))
 	}
-	if c.StateDir == "" {
-		dir, err := defaultStateDir(env, os.Geteuid())
-		if err != nil {
-			problems = append(problems, err)
-		}
-		c.StateDir = dir
+	if err := c.fillDirs(env); err != nil {
+		problems = append(problems, err)
 	}
 	if len(problems) > 0 {
 		return c, nil, fmt.Errorf("bad configuration:\n%w", errors.Join(problems...))
@@ -75,15 +71,47 @@ func Load(environ []string) (c Config, warnings []string, err error) {
 	return c, append(c.warnings(), unknown(env)...), nil
 }
 
+// fillDirs sets the directories whose defaults depend on who runs the service.
+func (c *Config) fillDirs(env environment) (err error) {
+	if c.StateDir == "" {
+		c.StateDir, err = defaultStateDir(env, os.Geteuid())
+	}
+	if c.ImageDir == "" {
+		c.ImageDir = filepath.Join(c.StateDir, "images")
+	}
+	return err
+}
+
 // ListenAddress returns the address to listen on alone, for a caller that needs
 // no more than to reach the service.
 func ListenAddress(environ []string) (string, error) {
-	c, env := Default(), parseEnvironment(environ)
-	v := variables[slices.IndexFunc(variables, func(v variable) bool { return v.name == "SANDBOX_LISTEN" })]
-	if name, value, ok := env.value(v); ok && !v.set(&c, value) {
-		return "", fmt.Errorf("%s: %.200q is not accepted; accepted is %s", name, value, v.accepts)
+	c, err := some(parseEnvironment(environ), "SANDBOX_LISTEN")
+	return c.Listen, err
+}
+
+// Images returns the directory of images, and the reference of the one for
+// runners, for a caller that handles images alone.
+func Images(environ []string) (dir, image string, err error) {
+	env := parseEnvironment(environ)
+	c, err := some(env, "SANDBOX_STATE_DIR", "SANDBOX_IMAGE_DIR", "SANDBOX_IMAGE")
+	if err == nil {
+		err = c.fillDirs(env)
 	}
-	return c.Listen, nil
+	return c.ImageDir, c.Image, err
+}
+
+// some reads a few variables; the rest has its default.
+func some(env environment, names ...string) (Config, error) {
+	c := Default()
+	for _, v := range variables {
+		if !slices.Contains(names, v.name) {
+			continue
+		}
+		if name, value, ok := env.value(v); ok && !v.set(&c, value) {
+			return c, fmt.Errorf("%s: %.200q is not accepted; accepted is %s", name, value, v.accepts)
+		}
+	}
+	return c, nil
 }
 
 // defaultStateDir is where the platform wants state to be kept.

@@ -44,6 +44,8 @@ var variables = []variable{
 	seconds("SANDBOX_DOCKER_CALL_TIMEOUT_S", func(c *Config) *dur { return &c.DockerCallTimeout }, 1, 3600),
 	{name: "SANDBOX_IMAGE", accepts: "an image reference, without spaces",
 		set: matches(func(c *Config) *string { return &c.Image }, isPlain)},
+	{name: "SANDBOX_IMAGE_DIR", accepts: "a directory's path",
+		set: path(func(c *Config) *string { return &c.ImageDir })},
 	boolean("SANDBOX_PULL_ON_START", func(c *Config) *bool { return &c.PullOnStart }),
 	{name: "SANDBOX_PRELOAD", accepts: "module names separated by commas, or nothing", keepsEmpty: true,
 		set: func(c *Config, v string) (ok bool) { c.Preload, ok = parseModules(v); return ok }},

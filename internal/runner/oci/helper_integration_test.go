@@ -58,7 +58,7 @@ func testImages(t testing.TB) *image.Store {
 	if dir == "" {
 		dir = "/var/lib/aivory-sandbox/images"
 	}
-	s, err := image.Open(dir, "/run/aivory-sandbox/*/bundles/*")
+	s, err := image.Open(dir, oci.Bundles)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,6 +77,9 @@ type Driver struct {
 	reaper  reaper
 	jobs    sync.WaitGroup // processes of the runtime that nobody waits for any more
 
+	life context.Context // ends with Close
+	stop context.CancelFunc
+
 	imageSeen    atomic.Bool
 	quotaRefused atomic.Bool
 }
@@ -86,6 +89,9 @@ var _ runner.Driver = (*Driver)(nil)
 // runDir holds the bundles and the runtime's state. It is on a tmpfs that a
 // restart of the machine clears, as it ends the runners.
 const runDir = "/run/aivory-sandbox"
+
+// Bundles matches the bundles of all instances on this host.
+const Bundles = runDir + "/*/bundles/*"
 
 // New returns a driver. What the host lacks for it, a runtime, privileges or
 // cgroup controllers, is an error that says what to do about it. Runners are
@@ -122,6 +128,7 @@ func New(cfg Config) (*Driver, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("cannot become the parent of what runs in runners: %w", err)
 	}
+	d.life, d.stop = context.WithCancel(context.Background())
 	if err := d.removeLostLayers(); err != nil {
 		d.log.Warn("layers of runners that are gone cannot be removed", "error", err)
 	}
@@ -140,8 +147,33 @@ func (d *Driver) Info(ctx context.Context) (runner.Info, error) {
 	return info, nil
 }
 
-// Close implements runner.Driver. Streams that were dialled stay open.
+// CheckImage looks for the image, which must have been imported; it is
+// image.ErrNotFound otherwise.
+func (d *Driver) CheckImage() error {
+	_, err := d.cfg.Images.Find(d.cfg.Image)
+	d.imageSeen.Store(err == nil)
+	return err
+}
+
+// PullOnStart pulls the image in the background, so that a newer one is used
+// from then on, and logs how that went. It returns at once. Close ends it.
+func (d *Driver) PullOnStart() {
+	d.jobs.Go(func() {
+		img, err := d.cfg.Images.Pull(d.life, d.cfg.Image, "", nil)
+		switch {
+		case err == nil:
+			d.imageSeen.Store(true)
+			d.log.Info("runner image pulled", "image", d.cfg.Image, "digest", img.Digest)
+		case d.life.Err() == nil:
+			d.log.Warn("runner image not pulled at start", "image", d.cfg.Image, "error", err)
+		}
+	})
+}
+
+// Close implements runner.Driver. It ends a pull under way. Streams that were
+// dialled stay open.
 func (d *Driver) Close() error {
+	d.stop()
 	d.jobs.Wait()
 	d.reaper.close()
 	return nil

@@ -111,10 +111,13 @@ func applyLayer(t *tree, layer v1.Layer, want v1.Hash) (err error) {
 	return nil
 }
 
-// Pull imports the image of a reference from its registry, and lets the
-// reference mean it. Credentials are those of the docker command, in
-// $DOCKER_CONFIG or ~/.docker.
-func (s *Store) Pull(ctx context.Context, reference string, progress func(int64)) (*Image, error) {
+// Pull imports the image of a reference from its registry, and lets the name
+// mean it or, where that is empty, the reference. Credentials are those of the
+// docker command, in $DOCKER_CONFIG or ~/.docker.
+func (s *Store) Pull(ctx context.Context, reference, as string, progress func(int64)) (*Image, error) {
+	if as == "" {
+		as = reference
+	}
 	ref, err := name.ParseReference(reference)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the reference %q: %w", reference, err)
@@ -131,5 +134,5 @@ func (s *Store) Pull(ctx context.Context, reference string, progress func(int64)
 	if err != nil {
 		return nil, fmt.Errorf("cannot pull image %s: %w", reference, err)
 	}
-	return s.add(ctx, layered{image: image, hash: hash}, reference, progress)
+	return s.add(ctx, layered{image: image, hash: hash}, as, progress)
 }

@@ -336,20 +336,20 @@ func TestPull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := s.Pull(t.Context(), ref.String(), nil)
+	img, err := s.Pull(t.Context(), ref.String(), "", nil)
 	check(t, img, err)
 	hash, _ := image.Digest()
 	if img.Digest != hash.String() {
 		t.Errorf("digest %s, want %s", img.Digest, hash)
 	}
 	byDigest := host + "/some/runner@" + hash.String()
-	if img, err = s.Pull(t.Context(), byDigest, nil); err != nil || img.Digest != hash.String() {
+	if img, err = s.Pull(t.Context(), byDigest, "", nil); err != nil || img.Digest != hash.String() {
 		t.Errorf("by digest: %v, %v", img, err)
 	}
 	if found, err := s.Find(byDigest); err != nil || found.Digest != hash.String() {
 		t.Errorf("found by digest: %v, %v", found, err)
 	}
-	if _, err := s.Pull(t.Context(), host+"/some/other:v1", nil); err == nil {
+	if _, err := s.Pull(t.Context(), host+"/some/other:v1", "", nil); err == nil {
 		t.Error("pulled what is not there")
 	}
 	remote.DefaultTransport.(interface{ CloseIdleConnections() }).CloseIdleConnections()
