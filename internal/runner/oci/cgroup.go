@@ -107,7 +107,6 @@ func waitForEnd(ctx context.Context, pidfd int) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("a process does not end: %w", context.Cause(ctx))
 		}
-		reapStrays() // it waits for them
 	}
 }
 

@@ -26,15 +26,23 @@ var layerDir = filepath.Join(os.TempDir(), testInstance)
 
 func init() {
 	leftovers = func() (left []string, err error) {
-		run := filepath.Join("/run/aivory-sandbox", testInstance)
-		for _, pattern := range []string{filepath.Join(run, "*", "*"), filepath.Join(layerDir, "*")} {
-			found, err := filepath.Glob(pattern)
+		instances, err := filepath.Glob(filepath.Join("/run/aivory-sandbox", testInstance+"*"))
+		if err != nil {
+			return nil, err
+		}
+		for _, dir := range append(instances, layerDir) {
+			found, err := filepath.Glob(filepath.Join(dir, "*", "*"))
 			if err != nil {
 				return nil, err
 			}
-			left = append(left, found...)
+			if left = append(left, found...); len(found) == 0 {
+				err = os.RemoveAll(dir)
+			}
+			if err != nil {
+				return nil, err
+			}
 		}
-		return left, os.RemoveAll(run)
+		return left, nil
 	}
 }
 
@@ -51,12 +59,16 @@ func testImage() string {
 	return "aivory-sandbox:latest"
 }
 
-// testImages is the store that scripts/images.sh fills.
+// testImages is the store that scripts/oci.sh fills.
 func testImages(t testing.TB) *image.Store {
 	t.Helper()
-	dir := os.Getenv("AIVORY_TEST_IMAGE_DIR")
+	dir := os.Getenv("SANDBOX_IMAGE_DIR")
 	if dir == "" {
-		dir = "/var/lib/aivory-sandbox/images"
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir = filepath.Join(cache, "aivory-sandbox", "images")
 	}
 	s, err := image.Open(dir, oci.Bundles)
 	if err != nil {

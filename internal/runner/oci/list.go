@@ -72,6 +72,7 @@ func (d *Driver) Destroy(ctx context.Context, id string) error {
 	}
 	ctx, cancel := d.runtime.limited(ctx)
 	defer cancel()
+	defer reapMeanwhile()()
 	if err := d.end(ctx, id); err != nil {
 		return err
 	}

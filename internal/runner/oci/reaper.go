@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -72,9 +73,31 @@ func (r *reaper) close() {
 	r.jobs.Wait()
 }
 
+// reapMeanwhile calls reapStrays all the time, until the function that it returns
+// is called.
+func reapMeanwhile() (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			reapStrays()
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
+
 // reapStrays waits for dead children that nobody else waits for: what a runtime
-// had started in a runner when it was killed itself. A process that was started
-// here is not in another pid namespace.
+// had started in a runner when it was killed itself, and processes that a runtime
+// keeps beside process 1. As long as they are not waited for, a pid namespace
+// does not end and gVisor's runtime takes its sandbox for alive. A process that
+// was started here is not in another pid namespace.
 func reapStrays() {
 	lists, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is well-formed
 	for _, list := range lists {
