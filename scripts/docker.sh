@@ -7,8 +7,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/lib.sh
 
-answers() { timeout 15 docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
-
 # waits SECONDS COMMAND...: until the command succeeds.
 waits() {
     local end=$((SECONDS + $1))
@@ -19,7 +17,7 @@ waits() {
     done
 }
 
-if command -v docker >/dev/null && answers; then exit 0; fi
+if docker_answers; then exit 0; fi
 if [ -n "${DOCKER_HOST:-}" ] && command -v docker >/dev/null; then
     die "no Docker daemon answers at DOCKER_HOST=$DOCKER_HOST; start it, or unset DOCKER_HOST to use one on this machine"
 fi
@@ -29,13 +27,13 @@ want=(docker.io)
 if ! command -v docker >/dev/null && apt-cache show docker-cli >/dev/null 2>&1; then want+=(docker-cli); fi
 if ! command -v docker >/dev/null || ! command -v dockerd >/dev/null; then packages "${want[@]}"; fi
 # A package's own script may just have started it.
-if waits 3 answers; then exit 0; fi
+if waits 3 docker_answers; then exit 0; fi
 
 [ "$(id -u)" = 0 ] || die 'no Docker daemon answers, and only root can start one: systemctl start docker, or dockerd; a user also needs to be in group docker'
 
 if [ -d /run/systemd/system ]; then
     say 'starting docker with systemd'
-    if systemctl start docker && waits 60 answers; then exit 0; fi
+    if systemctl start docker && waits 60 docker_answers; then exit 0; fi
     say 'systemd could not start it; trying without'
 fi
 
@@ -51,9 +49,9 @@ start() {
     setsid dockerd "$@" >"$log" 2>&1 </dev/null &
     local pid=$!
     echo "$pid" >"$pidfile"
-    gone_or_answers() { answers || ! kill -0 "$pid" 2>/dev/null; }
+    gone_or_answers() { docker_answers || ! kill -0 "$pid" 2>/dev/null; }
     waits 60 gone_or_answers || kill "$pid" 2>/dev/null || true
-    answers
+    docker_answers
 }
 
 # Runners have no network, so a machine that lets nobody touch its firewall or

@@ -8,6 +8,8 @@
 # ../shared/cases beside this repository). Without --profile: all of them.
 # Every OPTION goes to replay.py: --only GROUP, --id REGEX, --slow, -v, ...
 # AIVORY_SERVICE names a binary to start instead of building this tree's.
+# SANDBOX_DRIVER and SANDBOX_RUNTIME choose what the service runs on; without
+# Docker there is no profile nodocker.
 set -euo pipefail
 invoked_from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -24,15 +26,23 @@ while [ $# -gt 0 ]; do
 done
 [ -e "$cases/cases.jsonl" ] || cases=$invoked_from/$cases
 [ -e "$cases/cases.jsonl" ] || die "no cases.jsonl in $cases"
-[ ${#profiles[@]} -gt 0 ] || profiles=(default tiny nodocker)
+driver=${SANDBOX_DRIVER:-docker}
+if [ ${#profiles[@]} = 0 ]; then
+    profiles=(default tiny)
+    if [ "$driver" = docker ]; then profiles+=(nodocker); fi
+fi
 
 go_toolchain
 packages python3
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die 'the replay needs Python 3.11 or later'
 if [ -z "${AIVORY_SERVICE:-}" ]; then make --no-print-directory build; fi
 service=${AIVORY_SERVICE:-bin/aivory-sandbox}
-scripts/docker.sh
-images/runner/build.sh >&2
+if [ "$driver" = oci ]; then
+    scripts/oci.sh >&2
+else
+    scripts/docker.sh
+    images/runner/build.sh >&2
+fi
 
 work=$(mktemp -d)
 instance=replay-$$-$RANDOM
@@ -43,7 +53,11 @@ stop() {
         wait "$pid" || true
         pid=''
     fi
-    docker ps -aq --filter "label=aivory.instance=$instance" | xargs -r docker rm -f >/dev/null
+    if [ "$driver" = oci ]; then
+        remove_runners "$instance"
+    else
+        docker ps -aq --filter "label=aivory.instance=$instance" | xargs -r docker rm -f >/dev/null
+    fi
 }
 trap 'stop; rm -rf "$work"' EXIT
 

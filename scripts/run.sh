@@ -16,11 +16,20 @@ if (exec 3<>"/dev/tcp/${host//[][]/}/${address##*:}") 2>/dev/null; then
 fi
 
 go_toolchain
-scripts/docker.sh
-# Another image than the project's own is the operator's to provide.
-if [ -z "${SANDBOX_IMAGE:-}" ]; then images/runner/build.sh >&2; fi
 say 'building the service'
 make --no-print-directory build
+if [ -z "${SANDBOX_DRIVER:-}" ]; then
+    SANDBOX_DRIVER=docker
+    docker_answers || { SANDBOX_DRIVER=oci; say 'no Docker daemon answers: runners are made without one'; }
+fi
+export SANDBOX_DRIVER
+if [ "$SANDBOX_DRIVER" = oci ]; then
+    scripts/oci.sh >&2
+else
+    scripts/docker.sh
+    # Another image than the project's own is the operator's to provide.
+    if [ -z "${SANDBOX_IMAGE:-}" ]; then images/runner/build.sh >&2; fi
+fi
 
 paste_key='# SANDBOX_API_KEY: as it was given to this service'
 if [ -z "${SANDBOX_API_KEY:-}" ]; then

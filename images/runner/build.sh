@@ -4,6 +4,8 @@
 #   build.sh [TAG]             image TAG (default aivory-sandbox:latest) in Docker
 #   build.sh --rootfs FILE     the root file system as a tar file, no Docker needed
 #   build.sh --rootfs FILE TAG both, built once
+#   build.sh --print-rootfs    prints where in the cache the root file system is, and
+#                              nothing else on standard output; no Docker needed
 #   --force                    build even when nothing has changed
 #
 # Does nothing when the image is there and was made from the same files in the
@@ -23,10 +25,11 @@ suite=trixie
 die() { printf 'build.sh: %s\n' "$*" >&2; exit 1; }
 say() { printf '[%4ds] %s\n' "$SECONDS" "$*"; }
 
-tag='' rootfs='' force=''
+tag='' rootfs='' print='' force=''
 while [ $# -gt 0 ]; do
     case $1 in
         --rootfs) [ $# -ge 2 ] || die '--rootfs wants a file name'; rootfs=$2; shift ;;
+        --print-rootfs) print=yes ;;
         --force) force=yes ;;
         -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
         -*) die "unknown option: $1" ;;
@@ -34,7 +37,8 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-if [ -z "$tag$rootfs" ]; then tag=aivory-sandbox:latest; fi
+if [ -z "$tag$rootfs$print" ]; then tag=aivory-sandbox:latest; fi
+if [ -n "$print" ]; then exec 8>&1 >&2; fi
 
 cache=${AIVORY_CACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/aivory-sandbox}
 mkdir -p "$cache/debs"
@@ -84,7 +88,7 @@ if [ -n "$tag" ] && [ -z "$force" ]; then
     if [ "$have" = "$inputs" ]; then
         say "$tag is up to date"
         tag=''
-        [ -n "$rootfs" ] || exit 0
+        [ -n "$rootfs$print" ] || exit 0
     fi
 fi
 
@@ -152,6 +156,8 @@ wait_for() {
 if [ -n "$force" ] || [ ! -e "$tar" ]; then build_rootfs; else say 'root file system is in the cache'; fi
 
 # --- where it goes ---------------------------------------------------------
+
+if [ -n "$print" ]; then echo "$tar" >&8; fi
 
 if [ -n "$rootfs" ]; then
     cp --reflink=auto "$tar" "$rootfs"
