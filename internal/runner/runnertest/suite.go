@@ -83,6 +83,7 @@ func Run(t *testing.T, New func(testing.TB) runner.Driver, opts Options) {
 		{"Agent", testAgent},
 		{"Memory", testMemory},
 		{"Legacy", testLegacy},
+		{"Escape", testEscape},
 		{"Storm", testStorm},
 	} {
 		t.Run(test.name, func(t *testing.T) {
