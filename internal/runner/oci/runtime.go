@@ -66,11 +66,14 @@ func newRuntime(name, root string, timeout time.Duration) (*runtime, error) {
 	return r, nil
 }
 
+// gvisor is the name of gVisor's runtime.
+const gvisor = "runsc"
+
 // options are what a runtime needs on top of the usual. gVisor's own network
 // does not start on recent kernels, and is of no use; its overlay would keep
 // files in the shared image.
 var options = map[string][]string{
-	"runsc": {"--network=none", "--overlay2=none"},
+	gvisor: {"--network=none", "--overlay2=none"},
 }
 
 // monitor starts the processes of the runtime, in the library's place.

@@ -200,7 +200,23 @@ func (d *Driver) rlimits(l runner.Limits) []specs.POSIXRlimit {
 	if l.NofileHard != 0 {
 		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Soft: d.openFiles(l.NofileSoft), Hard: d.openFiles(l.NofileHard)})
 	}
+	if most := d.programMemory(l); most > 0 {
+		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_AS", Soft: most, Hard: most})
+	}
 	return limits
+}
+
+// sandboxBytes is what gVisor and the agent need of a runner's memory.
+const sandboxBytes = 128 << 20
+
+// programMemory bounds the address space of each process under gVisor, 0 for no
+// bound. What is out of memory there is the whole sandbox, and the kernel ends
+// it; so a program is to meet its own limit first.
+func (d *Driver) programMemory(l runner.Limits) uint64 {
+	if d.runtime.name != gvisor || l.MemoryBytes <= 0 {
+		return 0
+	}
+	return uint64(max(l.MemoryBytes-sandboxBytes, l.MemoryBytes/2))
 }
 
 // openFiles is a limit on open files. There is no such thing as none: the kernel
