@@ -16,7 +16,7 @@ preparing=''
 if [ "$(id -u)" = 0 ]; then
     mkdir -p "$AIVORY_CACHE_DIR"
     prepared=$AIVORY_CACHE_DIR/prepare.log
-    setsid bash -ec 'scripts/docker.sh; images/runner/build.sh; scripts/s3-servers.sh' >"$prepared" 2>&1 &
+    setsid bash -ec 'scripts/docker.sh; images/runner/build.sh; make build; scripts/oci.sh; SANDBOX_RUNTIME=runsc scripts/oci.sh; scripts/s3-servers.sh' >"$prepared" 2>&1 &
     preparing=$!
     trap 'kill -- -"$preparing" 2>/dev/null || true' EXIT
 fi
