@@ -13,19 +13,42 @@ import signal
 # older service.
 OWN_INIT = os.stat("/proc/1").st_uid != os.getuid()
 
+# gVisor's kernel says that it is one of Linux, of its own name or of this date.
+GVISOR = "gvisor" in os.uname().release.lower() or os.uname().version == "#1 SMP Sun Jan 10 15:06:54 PST 2016"
+
+
+def survivors(dead=False):
+    """Whether a process of this user is left, this one aside: a living one, or
+    also one that nobody has waited for yet."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) not in (1, os.getpid()):
+            try:
+                if os.stat("/proc/" + name).st_uid != os.getuid():
+                    continue
+                with open("/proc/%s/stat" % name, "rb") as f:
+                    if dead or f.read().rpartition(b")")[2].split()[0] not in b"ZX":
+                        return True
+            except OSError:
+                pass  # gone already
+    return False
+
 
 def sweep():
     """Kills all in the runner but process 1 and this process.
 
-    kill(-1) is atomic against forks, and spares process 1 since that belongs to
-    another user. In a container of the older service process 1 and its `sleep`
-    are of this user, and the container ends with them: there, kill one by one.
+    kill(-1) is atomic against forks, but for gVisor's, which is repeated, and
+    spares process 1 since that belongs to another user. In a container of the
+    older service process 1 and its `sleep` are of this user, and the container
+    ends with them: there, kill one by one.
     """
     if OWN_INIT:
-        try:
-            os.kill(-1, signal.SIGKILL)
-        except OSError:
-            pass  # nothing there to kill
+        for _ in range(200):
+            try:
+                os.kill(-1, signal.SIGKILL)
+            except OSError:
+                pass  # nothing there to kill
+            if not GVISOR or not survivors():
+                break
         return []
     spared = [1]
     for _ in range(200):
@@ -55,24 +78,6 @@ def sweep():
             except OSError:
                 pass
     return spared
-
-
-def others():
-    """Whether any process of this user is left, this one aside."""
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) not in (1, os.getpid()):
-            try:
-                if os.stat("/proc/" + name).st_uid == os.getuid():
-                    return True
-            except OSError:
-                pass  # gone already
-    return False
-
-
-def gvisor():
-    """Whether the kernel is gVisor's: its log is for everybody to read."""
-    log = ctypes.create_string_buffer(1 << 12)
-    return libc.klogctl(3, log, len(log) - 1) > 0 and b"gVisor" in log.value
 
 
 # Only in a runner, where the bootstrap gives this name: anywhere else the sweep
@@ -1281,7 +1286,7 @@ class Agent:
         libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
         # gVisor ends the whole runner where a process dies at the same moment as
         # its subreaper.
-        self.subreaper = not gvisor() and libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+        self.subreaper = not GVISOR and libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
         # A program can have no other sent here than SIGIO.
         for number, handler in ((signal.SIGIO, _signal.SIG_IGN), (signal.SIGCHLD, lambda *_: None)):
             self.handlers[number] = _signal.signal(number, handler)
@@ -1468,7 +1473,7 @@ class Agent:
                 if os.waitpid(-1, os.WNOHANG)[0] == 0:
                     time.sleep(0.001)
             except ChildProcessError:
-                if self.subreaper or not others():
+                if self.subreaper or not survivors(dead=True):
                     return
                 time.sleep(0.001)  # orphans are process 1's to wait for
 

@@ -188,8 +188,8 @@ func (d *Driver) resources(l runner.Limits) *specs.LinuxResources {
 		quota := max(l.NanoCPUs*int64(period)/1e9, 1000) // the kernel's least
 		r.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
 	}
-	if l.PidsLimit > 0 {
-		r.Pids = &specs.LinuxPids{Limit: &l.PidsLimit}
+	if most := d.hostTasks(l); most > 0 {
+		r.Pids = &specs.LinuxPids{Limit: &most}
 	}
 	return r
 }
@@ -200,23 +200,38 @@ func (d *Driver) rlimits(l runner.Limits) []specs.POSIXRlimit {
 	if l.NofileHard != 0 {
 		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Soft: d.openFiles(l.NofileSoft), Hard: d.openFiles(l.NofileHard)})
 	}
-	if most := d.programMemory(l); most > 0 {
-		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_AS", Soft: most, Hard: most})
+	if d.runtime.name == gvisor {
+		limits = append(limits, ownLimits(l)...)
 	}
 	return limits
 }
 
+// What the host's kernel refuses or ends under gVisor is not a program but the
+// whole sandbox. So a program is to meet limits of gVisor's own first: on the
+// address space of each process, and on processes.
+
 // sandboxBytes is what gVisor and the agent need of a runner's memory.
 const sandboxBytes = 128 << 20
 
-// programMemory bounds the address space of each process under gVisor, 0 for no
-// bound. What is out of memory there is the whole sandbox, and the kernel ends
-// it; so a program is to meet its own limit first.
-func (d *Driver) programMemory(l runner.Limits) uint64 {
-	if d.runtime.name != gvisor || l.MemoryBytes <= 0 {
-		return 0
+func ownLimits(l runner.Limits) (limits []specs.POSIXRlimit) {
+	if l.MemoryBytes > 0 {
+		most := uint64(max(l.MemoryBytes-sandboxBytes, l.MemoryBytes/2))
+		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_AS", Soft: most, Hard: most})
 	}
-	return uint64(max(l.MemoryBytes-sandboxBytes, l.MemoryBytes/2))
+	if l.PidsLimit > 0 {
+		most := uint64(l.PidsLimit)
+		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: most, Hard: most})
+	}
+	return limits
+}
+
+// hostTasks bounds a runner's tasks as the host's kernel counts them, 0 for no
+// bound. gVisor has some for each process, and several of its own.
+func (d *Driver) hostTasks(l runner.Limits) int64 {
+	if d.runtime.name == gvisor && l.PidsLimit > 0 {
+		return 4*l.PidsLimit + 256
+	}
+	return l.PidsLimit
 }
 
 // openFiles is a limit on open files. There is no such thing as none: the kernel
