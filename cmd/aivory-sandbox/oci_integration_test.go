@@ -22,7 +22,9 @@ func withoutDocker(t *testing.T) []string {
 		}
 		dir = filepath.Join(cache, "aivory-sandbox", "images")
 	}
-	return []string{"SANDBOX_DRIVER=oci", "SANDBOX_IMAGE_DIR=" + dir, "SANDBOX_PRELOAD=", "SANDBOX_POOL_SIZE=0", "SANDBOX_INSTANCE=test-" + randomHex()[:12]}
+	instance := "test-" + randomHex()[:12]
+	t.Cleanup(func() { _ = os.RemoveAll(filepath.Join("/run/aivory-sandbox", instance)) })
+	return []string{"SANDBOX_DRIVER=oci", "SANDBOX_IMAGE_DIR=" + dir, "SANDBOX_PRELOAD=", "SANDBOX_POOL_SIZE=0", "SANDBOX_INSTANCE=" + instance}
 }
 
 // TestWithoutDocker goes through a session's life, the service's restart in the
@@ -36,7 +38,6 @@ func TestWithoutDocker(t *testing.T) {
 	}
 	s.showLogOf(t)
 	settings = append(settings, "SANDBOX_API_KEY="+s.key)
-	defer os.RemoveAll(filepath.Join("/run/aivory-sandbox", s.instance))
 
 	var health struct {
 		OK                             bool
