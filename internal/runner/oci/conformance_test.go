@@ -32,6 +32,9 @@ func TestConformanceRunc(t *testing.T) {
 }
 
 func TestConformanceRunsc(t *testing.T) {
+	if os.Getenv("AIVORY_SOAK") != "1" {
+		t.Skip("takes ten minutes; set AIVORY_SOAK=1")
+	}
 	// A fork bomb's processes need more memory than on the host's kernel.
 	limits := runnertest.DefaultLimits
 	limits.MemoryBytes = 2 << 30
