@@ -32,29 +32,30 @@ wait "$preparing" || die "cannot prepare the other tests; log: $prepared"
 trap - EXIT
 
 say 'integration tests'
-# Two packages at a time: the tests wait for engines and stores half of the time.
-# Real engines on busy machines are late now and then: a test that fails gets a
-# second try, alone and when all else is done, and the log shows both.
+# Two at a time: the tests wait for engines and stores half of the time. Real
+# engines on busy machines are late now and then: a test that fails gets a second
+# try, alone and when all else is done, and the log shows both.
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 integration=(go test -race -tags integration -count=1 -timeout "${AIVORY_TEST_TIMEOUT:-40m}")
-# The one that takes longest goes first.
-mapfile -t directories < <(grep -rl --include='*_test.go' '^//go:build.*\bintegration\b' cmd internal | xargs -r -n1 dirname | sort -u)
+# What takes longest goes first, in two halves.
+jobs=('cmd/aivory-sandbox ^Test[A-L]' 'cmd/aivory-sandbox ^Test[M-Z]')
+mapfile -t -O 2 jobs < <(grep -rl --include='*_test.go' '^//go:build.*\bintegration\b' internal | xargs -r -n1 dirname | sort -u | sed 's/$/ ./')
 running=0
-for directory in "${directories[@]}"; do
+for i in "${!jobs[@]}"; do
     if [ "$running" = 2 ]; then
         wait -n || true
         running=1
     fi
-    output=$results/${directory//\//_}
-    { "${integration[@]}" "./$directory" >"$output" 2>&1 || : >"$output.failed"; cat "$output"; } &
+    read -r directory tests <<<"${jobs[$i]}"
+    { "${integration[@]}" -run "$tests" "./$directory" >"$results/$i" 2>&1 || : >"$results/$i.failed"; cat "$results/$i"; } &
     running=$((running + 1))
 done
 wait
-for directory in "${directories[@]}"; do
-    output=$results/${directory//\//_}
-    [ -e "$output.failed" ] || continue
-    failed=$(sed -n 's/^--- FAIL: \([A-Za-z0-9_]*\).*/\1/p' "$output" | sort -u | paste -sd '|')
+for i in "${!jobs[@]}"; do
+    [ -e "$results/$i.failed" ] || continue
+    read -r directory tests <<<"${jobs[$i]}"
+    failed=$(sed -n 's/^--- FAIL: \([A-Za-z0-9_]*\).*/\1/p' "$results/$i" | sort -u | paste -sd '|')
     [ -n "$failed" ] || die "$directory: failed outside of its tests"
     say "$directory: once more, by themselves: $failed"
     "${integration[@]}" -run "^($failed)\$" "./$directory"

@@ -168,6 +168,9 @@ print(len(seen), *[n for n in seen if MARK in n or n.startswith(("/tmp", "/home/
 		{"bomb", bomb(t, 'x'), nil, broken},
 		{"bomb of zeros", bomb(t, 0), nil, ""},
 	} {
+		if tt.name == "bomb of zeros" && !soak { // a minute
+			continue
+		}
 		t.Run(tt.name, func(t *testing.T) {
 			key := "planted-" + strings.ReplaceAll(tt.name, " ", "-")
 			store.plant(t, key, bytes.NewReader(tt.tar))

@@ -148,8 +148,8 @@ func TestKilledService(t *testing.T) {
 	t.Logf("%d runners begun in %d rounds, found: %v", len(handles), rounds, states)
 }
 
-// checkAlive dials a runner that was listed as running. It may have been on its
-// way out, for the service was killed while it removed it.
+// checkAlive dials a runner that was listed as running. It may have been killed
+// a moment before that, and found the moment after.
 func checkAlive(t *testing.T, d *oci.Driver, id string) {
 	t.Helper()
 	s, err := d.Dial(t.Context(), id, []string{"echo", "alive"}, nil)
@@ -160,7 +160,7 @@ func checkAlive(t *testing.T, d *oci.Driver, id string) {
 		}
 		return
 	}
-	for range 500 { // its last children wait for the machine's process 1
+	for range 50 {
 		if in, _ := find(t, d, id); !in.Running {
 			return
 		}

@@ -59,9 +59,17 @@ func (d *Driver) running(ctx context.Context) (map[string]bool, error) {
 	}
 	running := map[string]bool{}
 	for _, c := range found {
-		running[c.ID] = c.Status == "running" || c.Status == "paused"
+		running[c.ID] = (c.Status == "running" || c.Status == "paused") && !leaving(c.Pid)
 	}
 	return running, nil
+}
+
+// leaving tells whether a process is on its way out, though not dead: process 1
+// of a pid namespace waits for all others there, who may wait for a parent
+// outside. It has given up its namespaces by then, so nobody can enter any more.
+func leaving(pid int) bool {
+	_, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/ipc", pid))
+	return errors.Is(err, os.ErrNotExist)
 }
 
 // Destroy implements runner.Driver. It does not rely on the runtime to know the
