@@ -20,6 +20,30 @@ const (
 	InitUID, InitGID = 65534, 65534
 )
 
+// Workspace is where a program's files are, and its working directory.
+const Workspace = "/workspace"
+
+// Writable are the directories of a runner that a program may write to. They are
+// the program's, and all else is read-only where Limits.ReadOnlyRootfs is set.
+var Writable = []struct {
+	Path string
+	Mode uint32
+}{
+	{"/tmp", 0o1777},
+	{"/home/sandbox", 0o755},
+	{Workspace, 0o755},
+}
+
+// Environment is every runner's, whatever its image sets.
+var Environment = []string{
+	"HOME=/home/sandbox",
+	"LANG=C.UTF-8",
+	"MPLBACKEND=Agg",
+	"MPLCONFIGDIR=/home/sandbox/.config/matplotlib",
+	"PYTHONDONTWRITEBYTECODE=1",
+	"PYTHONUNBUFFERED=1",
+}
+
 // InitCommand is process 1 of every runner: it outlives everything and reaps
 // orphans. The kernel shields it from SIGKILL of its own namespace.
 var InitCommand = []string{"sh", "-c", "while :; do sleep 2147483647 & wait; done"}

@@ -124,12 +124,12 @@ func (d *Driver) startContainer(ctx context.Context, spec runner.Spec, id string
 func writableDirs(now time.Time) *bytes.Buffer {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	for _, dir := range writable {
+	for _, dir := range runner.Writable {
 		// Writing a directory's header to memory cannot fail.
 		_ = w.WriteHeader(&tar.Header{
 			Typeflag: tar.TypeDir,
-			Name:     strings.TrimPrefix(dir.path, "/") + "/",
-			Mode:     dir.mode,
+			Name:     strings.TrimPrefix(dir.Path, "/") + "/",
+			Mode:     int64(dir.Mode),
 			Uid:      runner.ProgramUID,
 			Gid:      runner.ProgramGID,
 			ModTime:  now,

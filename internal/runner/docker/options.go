@@ -10,29 +10,6 @@ import (
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 )
 
-// writable are the directories that a program may write to. The workspace's
-// size is a limit of its own.
-var writable = []struct {
-	path string
-	mode int64
-}{
-	{"/tmp", 0o1777},
-	{"/home/sandbox", 0o755},
-	{workspace, 0o755},
-}
-
-const workspace = "/workspace"
-
-// environment is every runner's, whatever its image sets.
-var environment = []string{
-	"HOME=/home/sandbox",
-	"LANG=C.UTF-8",
-	"MPLBACKEND=Agg",
-	"MPLCONFIGDIR=/home/sandbox/.config/matplotlib",
-	"PYTHONDONTWRITEBYTECODE=1",
-	"PYTHONUNBUFFERED=1",
-}
-
 // containerOptions is the security posture: all that is asked of the engine for
 // one runner.
 func (d *Driver) containerOptions(spec runner.Spec, img *image, withQuota bool) client.ContainerCreateOptions {
@@ -73,7 +50,7 @@ func (d *Driver) containerOptions(spec runner.Spec, img *image, withQuota bool) 
 			// As the entrypoint, it leaves nothing of the image's own to be added.
 			Entrypoint:      runner.InitCommand,
 			Cmd:             []string{},
-			Env:             environment,
+			Env:             runner.Environment,
 			WorkingDir:      "/",
 			Healthcheck:     &container.HealthConfig{Test: []string{"NONE"}},
 			NetworkDisabled: img.localhost,
@@ -109,12 +86,12 @@ func tmpfs(l runner.Limits, img *image) map[string]string {
 			add(v, 0o755, l.TmpfsBytes)
 		}
 	}
-	for _, dir := range writable {
+	for _, dir := range runner.Writable {
 		size := l.TmpfsBytes
-		if dir.path == workspace {
+		if dir.Path == runner.Workspace {
 			size = l.WorkspaceBytes
 		}
-		add(dir.path, dir.mode, size)
+		add(dir.Path, int64(dir.Mode), size)
 	}
 	return mounts
 }

@@ -54,6 +54,7 @@ var exceptRunsc = map[string]string{
 	"Survivors/Respawning":   "kill(-1) can miss a process that is being forked, over and over",
 	"Survivors/SubReaper":    "a process that dies with its subreaper ends the sandbox",
 	"Agent/Memory":           "/proc shows the names of a non-dumpable process's files and its environment, not its memory",
+	"Posture":                "capabilities, file systems and what a call is refused with are gVisor's own",
 	"Escape/Init":            "/proc/1/fd can be listed, not opened",
 	"Escape/Devices":         "device nodes are gVisor's own, and it has no devices of the host's",
 	"Escape/Rights":          "oom_score_adj is gVisor's own",

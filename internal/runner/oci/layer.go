@@ -30,13 +30,13 @@ func (d *Driver) makeLayer(id string, img *image.Image, l runner.Limits) (string
 			return "", fmt.Errorf("cannot make a layer for runner %s: %w", id, err)
 		}
 	}
-	for _, dir := range writable {
+	for _, dir := range runner.Writable {
 		var err error
-		if parent := filepath.Dir(dir.path); parent != "/" {
+		if parent := filepath.Dir(dir.Path); parent != "/" {
 			err = makeDir(filepath.Join(upper, parent), 0o755, 0, 0)
 		}
 		if err == nil {
-			err = makeDir(filepath.Join(upper, dir.path), dir.mode, runner.ProgramUID, runner.ProgramGID)
+			err = makeDir(filepath.Join(upper, dir.Path), dir.Mode, runner.ProgramUID, runner.ProgramGID)
 		}
 		if err != nil {
 			return "", fmt.Errorf("cannot make a layer for runner %s: %w", id, err)

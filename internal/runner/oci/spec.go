@@ -24,28 +24,6 @@ const (
 // cgroupParent is the cgroup that runners' own are in.
 const cgroupParent = "aivory-sandbox"
 
-// writable are the directories that a program may write to.
-var writable = []struct {
-	path string
-	mode uint32
-}{
-	{"/tmp", 0o1777},
-	{"/home/sandbox", 0o755},
-	{workspace, 0o755},
-}
-
-const workspace = "/workspace"
-
-// environment is every runner's, whatever its image sets.
-var environment = []string{
-	"HOME=/home/sandbox",
-	"LANG=C.UTF-8",
-	"MPLBACKEND=Agg",
-	"MPLCONFIGDIR=/home/sandbox/.config/matplotlib",
-	"PYTHONDONTWRITEBYTECODE=1",
-	"PYTHONUNBUFFERED=1",
-}
-
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // masked and readonly are what Docker hides and protects.
@@ -102,7 +80,7 @@ func (d *Driver) config(spec runner.Spec, img *image.Image, root string) (*specs
 func (d *Driver) process(l runner.Limits, img *image.Image) specs.Process {
 	return specs.Process{
 		Cwd:             "/",
-		Env:             mergeEnv(append([]string{defaultPath}, img.Env...), environment),
+		Env:             mergeEnv(append([]string{defaultPath}, img.Env...), runner.Environment),
 		Capabilities:    &specs.LinuxCapabilities{},
 		NoNewPrivileges: true,
 		Rlimits:         d.rlimits(l),
@@ -157,12 +135,12 @@ func tmpfs(l runner.Limits, img *image.Image) []specs.Mount {
 	for _, v := range img.Volumes {
 		add(v, 0o755, l.TmpfsBytes)
 	}
-	for _, dir := range writable {
+	for _, dir := range runner.Writable {
 		size := l.TmpfsBytes
-		if dir.path == workspace {
+		if dir.Path == runner.Workspace {
 			size = l.WorkspaceBytes
 		}
-		add(dir.path, dir.mode, size)
+		add(dir.Path, dir.Mode, size)
 	}
 	// A mount hides what was mounted below it before.
 	slices.SortFunc(mounts, func(a, b specs.Mount) int { return strings.Compare(a.Destination, b.Destination) })

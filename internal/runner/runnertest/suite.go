@@ -83,6 +83,7 @@ func Run(t *testing.T, New func(testing.TB) runner.Driver, opts Options) {
 		{"Agent", testAgent},
 		{"Memory", testMemory},
 		{"Legacy", testLegacy},
+		{"Posture", testPosture},
 		{"Escape", testEscape},
 		{"Storm", testStorm},
 	} {
@@ -139,9 +140,15 @@ type sandbox struct {
 // sandbox makes a runner that goes with the test, and sees to it that it does.
 func (s *suite) sandbox(t testing.TB, preload ...string) *sandbox {
 	t.Helper()
+	return s.limited(t, s.opts.Limits, preload...)
+}
+
+// limited is sandbox for a runner with limits of its own.
+func (s *suite) limited(t testing.TB, limits runner.Limits, preload ...string) *sandbox {
+	t.Helper()
 	d := s.open(t)
 	b := &sandbox{t: t, suite: s, driver: d, preload: preload}
-	spec := runner.Spec{SessionID: sessionID(), CreatedAt: time.Unix(1_700_000_000, 0), Limits: s.opts.Limits}
+	spec := runner.Spec{SessionID: sessionID(), CreatedAt: time.Unix(1_700_000_000, 0), Limits: limits}
 	id, err := d.Create(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
