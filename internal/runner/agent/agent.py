@@ -116,6 +116,7 @@ TEMP = ".aivory-"  # names of this agent's own files at the top of the workspace
 SOURCE, REQUEST, DATA, END, CANCEL = 0, 1, 2, 3, 4
 HELLO, STDOUT, STDERR, RESULT, ERROR, BEAT, FILE = 16, 17, 18, 19, 20, 21, 22
 MAX_FRAME = 256 << 10
+F_SETPIPE_SZ = 1031  # a name of Python 3.10
 BEAT_SECONDS, FLUSH_SECONDS, GRACE_SECONDS = 1.0, 0.005, 2.0
 MAX_SCAN = 200000  # entries below outputs that are looked at
 MAX_LISTING = 1000000  # bytes of a listing, with what was looked at on the way
@@ -144,6 +145,28 @@ class Stream:
     def __init__(self, fd_in, fd_out):
         self.fd_in, self.fd_out = fd_in, fd_out
         self.inbox, self.outbox, self.outsize = bytearray(), [], 0
+        self.wide = []
+
+    def widen(self, fd):
+        """Lets the pipe hold more while a file passes: whoever is at its other
+        end then need not be woken for every 64 KiB. Not for good, for what all
+        pipes of a user may hold is bounded."""
+        if fd not in self.wide:
+            try:
+                fcntl.fcntl(fd, F_SETPIPE_SZ, 1 << 20)
+                self.wide.append(fd)
+            except OSError:
+                pass  # no pipe, or no more room for one
+
+    def narrow(self):
+        """Gives that back. It returns whether a pipe holds too much as yet."""
+        for fd in self.wide[:]:
+            try:
+                fcntl.fcntl(fd, F_SETPIPE_SZ, 1 << 16)
+                self.wide.remove(fd)
+            except OSError:
+                pass
+        return bool(self.wide)
 
     def fill(self):
         chunk = os.read(self.fd_in, 1 << 16)
@@ -1295,6 +1318,8 @@ class Agent:
         while True:
             if not self.stream.pending() and self.idle():
                 continue
+            while self.stream.narrow() and not select.select([self.stream.fd_in], [], [], 0.05)[0]:
+                pass  # the service has not taken all yet
             kind, payload = self.stream.read()
             if kind == CANCEL:
                 continue  # its request has been answered already
@@ -1520,6 +1545,8 @@ class Agent:
 
     def send_file(self, fd, size):
         """Sends exactly size bytes and closes the descriptor."""
+        if size > 1 << 16:
+            self.stream.widen(self.stream.fd_out)
         try:
             while size > 0:
                 # A file cannot shrink, nothing runs; were it so, zeros follow.
@@ -1563,6 +1590,7 @@ class Agent:
 
     def do_write(self, request):
         self.snapshot = None
+        self.stream.widen(self.stream.fd_in)
         body = self.stream.body()
         temporary = "%s/%s%s" % (WORKSPACE, TEMP, os.urandom(8).hex())
         try:
@@ -1644,12 +1672,14 @@ class Agent:
     # -- the workspace as an archive
 
     def do_pack(self, request):
+        self.stream.widen(self.stream.fd_out)
         packer = Packer(self.stream)
         packer.pack()
         self.stream.put_json(RESULT, packer.tally.report())
 
     def do_unpack(self, request):
         self.snapshot = None
+        self.stream.widen(self.stream.fd_in)
         body, problem = self.stream.body(), None
         unpacker = Unpacker(body, Pulse(self.stream))
         try:

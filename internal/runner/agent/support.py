@@ -104,5 +104,8 @@ class Sink(agent.Stream):
     def flush(self):
         pass
 
+    def widen(self, fd):
+        pass  # there is no pipe
+
     def data(self):
         return b"".join(payload for kind, payload in self.frames if kind == agent.DATA)
