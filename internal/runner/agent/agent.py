@@ -293,12 +293,12 @@ def guard(pids):
     stop its supervisor and then fill the runner with processes, and nobody could
     enter any more to end them.
 
-    kill, tkill, tgkill, rt_sigqueueinfo and
-    rt_tgsigqueueinfo, setpriority, sched_setparam, sched_setscheduler,
-    sched_setaffinity, sched_setattr and prlimit64 are refused for these pids,
-    and for -1, which is everybody; pidfd_send_signal altogether, for its argument
-    does not tell; and fcntl(F_SETSIG), by which a file's owner may get any signal
-    rather than SIGIO. So are the ABIs of other machines, with other numbers.
+    kill, tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, setpriority,
+    sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr and
+    prlimit64 are refused for these pids, and for -1, which is everybody;
+    pidfd_send_signal altogether, for its argument does not tell; and
+    fcntl(F_SETSIG), by which a file's owner may get any signal rather than SIGIO.
+    So are the ABIs of other machines, with other numbers.
     """
     if os.uname().machine not in GUARDED:
         return b""  # an agent that is lost is replaced

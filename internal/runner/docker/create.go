@@ -80,7 +80,7 @@ func aboutQuota(err error) bool {
 
 func (d *Driver) postCreate(ctx context.Context, spec runner.Spec, img *image, withQuota bool) (string, error) {
 	options := d.containerOptions(spec, img, withQuota)
-	lasting, cancel := outlast(ctx, createGrace)
+	lasting, cancel := runner.Outlast(ctx, createGrace)
 	defer cancel()
 	made, err := call(lasting, d.engine, "create container "+options.Name, func(ctx context.Context, c *client.Client) (client.ContainerCreateResult, error) {
 		return c.ContainerCreate(ctx, options)
@@ -146,13 +146,4 @@ func (d *Driver) discard(ctx context.Context, id string) {
 	if err := d.Destroy(ctx, id); err != nil {
 		d.log.Warn("container left behind after a failed create", "container", id, "error", err)
 	}
-}
-
-// outlast returns a context that ends grace after ctx does, with its cause.
-func outlast(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
-	lasting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		time.AfterFunc(grace, func() { cancel(context.Cause(ctx)) })
-	})
-	return lasting, func() { stop(); cancel(nil) }
 }

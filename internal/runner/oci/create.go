@@ -53,7 +53,7 @@ func (d *Driver) Create(ctx context.Context, spec runner.Spec) (string, error) {
 	if err := d.prepare(spec, id); err != nil {
 		return "", err
 	}
-	lasting, cancel := outlast(ctx, createGrace)
+	lasting, cancel := runner.Outlast(ctx, createGrace)
 	defer cancel()
 	pid, err := d.runtime.run(lasting, id, d.bundle(id))
 	if err == nil {
@@ -126,13 +126,4 @@ func (d *Driver) discard(ctx context.Context, id string) {
 	if err := d.Destroy(ctx, id); err != nil {
 		d.log.Warn("runner left behind after a failed create", "runner", id, "error", err)
 	}
-}
-
-// outlast returns a context that ends grace after ctx does, with its cause.
-func outlast(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
-	lasting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		time.AfterFunc(grace, func() { cancel(context.Cause(ctx)) })
-	})
-	return lasting, func() { stop(); cancel(nil) }
 }
