@@ -44,6 +44,23 @@ var Environment = []string{
 	"PYTHONUNBUFFERED=1",
 }
 
+// NamePrefix is what a runner's name begins with; its session's id follows.
+const NamePrefix = "aivory-sbx-"
+
+// ValidSessionID tells whether id is what a session id looks like: 32 lower-case
+// hexadecimal digits.
+func ValidSessionID(id string) bool {
+	if len(id) != 32 {
+		return false
+	}
+	for _, c := range []byte(id) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
 // InitCommand is process 1 of every runner: it outlives everything and reaps
 // orphans. The kernel shields it from SIGKILL of its own namespace.
 var InitCommand = []string{"sh", "-c", "while :; do sleep 2147483647 & wait; done"}

@@ -13,3 +13,7 @@ const (
 // CheckPath reports, as fault.Invalid, a workspace path that can be refused by
 // its text alone, for callers that have to say so before they ask for a session.
 func CheckPath(path string, write bool) error { return runner.CheckPath(path, write) }
+
+// ValidID tells whether id is what a session id looks like: 32 lower-case
+// hexadecimal digits.
+func ValidID(id string) bool { return runner.ValidSessionID(id) }

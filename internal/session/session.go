@@ -72,19 +72,6 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// ValidID tells whether id is what a session id looks like: 32 lower-case hexadecimal digits.
-func ValidID(id string) bool {
-	if len(id) != 32 {
-		return false
-	}
-	for _, c := range []byte(id) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
-}
-
 // call is one client's call on a session, from the lookup to the release of the
 // session's lock.
 type call struct {

@@ -28,7 +28,7 @@ const (
 // that it can be removed. Where the engine does not answer at all, the container
 // may come to be later; it never runs.
 func (d *Driver) Create(ctx context.Context, spec runner.Spec) (string, error) {
-	if !sessionPattern.MatchString(spec.SessionID) {
+	if !runner.ValidSessionID(spec.SessionID) {
 		return "", fmt.Errorf("cannot create a runner for session %q: not 32 hexadecimal digits", spec.SessionID)
 	}
 	img, err := d.ensureImage(ctx)

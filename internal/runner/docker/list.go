@@ -3,7 +3,6 @@ package docker
 import (
 	"context"
 	"net/http"
-	"regexp"
 	"strconv"
 	"time"
 
@@ -20,11 +19,8 @@ const (
 	labelSession   = "aivory.session_id"
 	labelCreated   = "aivory.created_at"
 	labelInstance  = "aivory.instance"
-	namePrefix     = "aivory-sbx-"
 	sandboxMarking = "1"
 )
-
-var sessionPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 // List implements runner.Driver.
 func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
@@ -50,7 +46,7 @@ func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
 			Running: c.State == container.StateRunning || c.State == container.StatePaused,
 			Legacy:  !labelled,
 		}
-		if id := c.Labels[labelSession]; sessionPattern.MatchString(id) {
+		if id := c.Labels[labelSession]; runner.ValidSessionID(id) {
 			inst.SessionID = id
 		}
 		if sec, err := strconv.ParseInt(c.Labels[labelCreated], 10, 64); err == nil {

@@ -43,7 +43,7 @@ func (d *Driver) containerOptions(spec runner.Spec, img *image, withQuota bool) 
 		host.StorageOpt = map[string]string{"size": l.DiskSize}
 	}
 	return client.ContainerCreateOptions{
-		Name: namePrefix + spec.SessionID,
+		Name: runner.NamePrefix + spec.SessionID,
 		Config: &container.Config{
 			Image: d.cfg.Image,
 			User:  fmt.Sprintf("%d:%d", runner.InitUID, runner.InitGID),

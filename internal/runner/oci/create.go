@@ -27,23 +27,18 @@ const (
 	cleanupTimeout = 10 * time.Second
 )
 
-const namePrefix = "aivory-sbx-"
-
-var (
-	sessionPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
-	// handlePattern is what this driver calls runners. Handles become paths and
-	// come from stored state.
-	handlePattern = regexp.MustCompile(`^` + namePrefix + `[0-9a-f]{32}$`)
-)
+// handlePattern is what this driver calls runners. Handles become paths and
+// come from stored state.
+var handlePattern = regexp.MustCompile(`^` + runner.NamePrefix + `[0-9a-f]{32}$`)
 
 // handle is the runner's name for the runtime, its bundle and its cgroup.
-func handle(sessionID string) string { return namePrefix + sessionID }
+func handle(sessionID string) string { return runner.NamePrefix + sessionID }
 
 func (d *Driver) bundle(id string) string { return filepath.Join(d.bundles, id) }
 
 // Create implements runner.Driver. The image must have been imported.
 func (d *Driver) Create(ctx context.Context, spec runner.Spec) (string, error) {
-	if !sessionPattern.MatchString(spec.SessionID) {
+	if !runner.ValidSessionID(spec.SessionID) {
 		return "", fmt.Errorf("cannot create a runner for session %q: not 32 hexadecimal digits", spec.SessionID)
 	}
 	if ctx.Err() != nil {

@@ -35,7 +35,7 @@ func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
 		if !handlePattern.MatchString(id) {
 			continue
 		}
-		in := runner.Instance{ID: id, SessionID: id[len(namePrefix):], Running: running[id]}
+		in := runner.Instance{ID: id, SessionID: id[len(runner.NamePrefix):], Running: running[id]}
 		if info, err := e.Info(); err == nil {
 			in.CreatedAt = info.ModTime()
 		}
