@@ -124,7 +124,7 @@ func (k *talk) call(kind, method, path string, body any) (answer, error) {
 	k.tally[fmt.Sprintf("%s %d", kind, a.status)]++
 	if k.id != "" && a.status == 404 {
 		if idle := began.Sub(k.last); idle < crashTTL {
-			k.t.Errorf("%s: session %s is gone after %v: %v", k.key, k.id, idle, a)
+			k.t.Errorf("%s: session %s is gone after %v: %s at %v, answered after %v: %v", k.key, k.id, idle, kind, began, a.took, a)
 		}
 		k.id = ""
 	} else if a.status == 200 {
@@ -348,7 +348,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 func crash(t *testing.T, store objectStore, w *weather, seed uint64, settings []string, halfStored func() []string) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	s := newState(t)
-	settings = append(settings, "SANDBOX_PRELOAD=", "SANDBOX_ARCHIVE_TIMEOUT_S=30", "SANDBOX_QUEUE_TIMEOUT_SECONDS=30", "SANDBOX_MAX_OUTPUT_BYTES=1048576")
+	settings = append(settings, "SANDBOX_LOG_LEVEL=debug", "SANDBOX_PRELOAD=", "SANDBOX_ARCHIVE_TIMEOUT_S=30", "SANDBOX_QUEUE_TIMEOUT_SECONDS=30", "SANDBOX_MAX_OUTPUT_BYTES=1048576")
 	pace := &pace{takes: map[string]time.Duration{"create": time.Second, "put": 200 * time.Millisecond, "exec": 500 * time.Millisecond, "delete": 500 * time.Millisecond}}
 	tally := map[string]int{}
 	talks := make([]*talk, 3)

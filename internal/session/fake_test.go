@@ -210,6 +210,7 @@ func (r *fakeRunner) use(call string) (c *container, done func(), err error) {
 	if c == nil {
 		return nil, nil, fmt.Errorf("no container %s: %w", r.id, runner.ErrNotFound)
 	}
+	r.closed.Store(false) // a call dials
 	if c.busy.Add(1) != 1 {
 		r.e.t.Errorf("two calls on runner %s at once", r.id)
 	}

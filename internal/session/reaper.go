@@ -2,6 +2,10 @@ package session
 
 import "time"
 
+// coolAfter is how long after its last use a session's agent is let go, with the
+// modules that it has loaded.
+const coolAfter = 5 * time.Minute
+
 // reap ends sessions that nobody has used for their idle time. It wakes at the
 // earliest expiry, and at least once in each sweep interval.
 func (m *Manager) reap() {
@@ -27,10 +31,11 @@ func (m *Manager) wakeReaper() {
 	}
 }
 
-// sweep terminates what has expired and returns when to look again.
+// sweep terminates what has expired, lets go of agents that nobody needs for now,
+// and returns when to look again.
 func (m *Manager) sweep(now time.Time) time.Time {
 	next := now.Add(m.cfg.SweepInterval)
-	var expired []*session
+	var expired, cooling []*session
 	m.mu.Lock()
 	for _, s := range m.sessions {
 		if s.state != ready {
@@ -51,8 +56,17 @@ func (m *Manager) sweep(now time.Time) time.Time {
 		if expiry.Before(next) {
 			next = expiry
 		}
+		if !s.cold && now.Sub(s.lastUse) >= coolAfter && s.lock.tryAcquire() {
+			s.cold = true
+			cooling = append(cooling, s)
+		}
 	}
 	m.mu.Unlock()
+	for _, s := range cooling {
+		m.log.Debug("letting go of an idle session's agent", "session", s.id)
+		m.closeStream(s)
+		s.lock.release()
+	}
 	for _, s := range expired {
 		m.log.Info("session expired", "session", s.id, "idle_ttl", s.ttl)
 		m.work.Go(func() { m.finish(s, ending{reaped: true}, make(chan error, 1)) })

@@ -94,3 +94,39 @@ func TestSweepIntervalIsAtLeastASecond(t *testing.T) {
 		took(t, start, 2*time.Minute)
 	})
 }
+
+func TestIdleAgentsAreLetGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig()
+		cfg.SweepInterval = time.Minute
+		w := newWorld(t, cfg, nil)
+		defer w.stop()
+		idle, busy := w.create(CreateRequest{}), w.create(CreateRequest{})
+		closed := func(id string) bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.sessions[id].runner.(*fakeRunner).closed.Load()
+		}
+		ended := make(chan error)
+		go func() { ended <- w.run(t.Context(), busy, "sleep 20m") }()
+		for range 2 { // a session that was used again is let go again
+			ok(t, w.run(t.Context(), idle, "x"))
+			time.Sleep(coolAfter - time.Second)
+			if closed(idle) {
+				t.Error("a session that was used has no agent")
+			}
+			time.Sleep(cfg.SweepInterval + 2*time.Second)
+			if !closed(idle) {
+				t.Error("an idle session has its agent")
+			}
+			if closed(busy) {
+				t.Error("a run in hand lost its agent")
+			}
+		}
+		ok(t, w.WriteFile(t.Context(), idle, "a", strings.NewReader("a"), 1))
+		if closed(idle) {
+			t.Error("a call did not dial")
+		}
+		ok(t, <-ended)
+	})
+}

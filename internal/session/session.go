@@ -48,6 +48,7 @@ type session struct {
 	state     state
 	lastUse   time.Time
 	notBefore time.Time       // not to be reaped before
+	cold      bool            // its agent was let go for being idle
 	used      bool            // as in Record
 	storage   *storage.Config // remembered; once it has ended, where its workspace goes
 	phase     Phase
@@ -98,7 +99,7 @@ func (m *Manager) enter(ctx context.Context, id string) (*call, error) {
 		m.end()
 		return nil, fault.New(fault.NotFound, DetailNotFound)
 	}
-	s.lastUse = time.Now()
+	s.lastUse, s.cold = time.Now(), false
 	dying := s.dying
 	m.mu.Unlock()
 
