@@ -11,52 +11,65 @@ packages gcc libc6-dev python3 curl
 export CGO_ENABLED=1
 
 # What the second half needs takes minutes the first time, most of them spent
-# waiting, so it is made ready while the first half runs.
+# waiting, so it is made ready while the first half runs: runners, then stores.
 preparing=''
 if [ "$(id -u)" = 0 ]; then
     mkdir -p "$AIVORY_CACHE_DIR"
     prepared=$AIVORY_CACHE_DIR/prepare.log
-    setsid bash -ec 'scripts/docker.sh; images/runner/build.sh; make build; scripts/oci.sh; SANDBOX_RUNTIME=runsc scripts/oci.sh; scripts/s3-servers.sh' >"$prepared" 2>&1 &
+    runners=$(mktemp -u "$AIVORY_CACHE_DIR/runners-ready.XXXXXX")
+    RUNNERS=$runners setsid bash -ec 'scripts/docker.sh; images/runner/build.sh; make build; scripts/oci.sh; SANDBOX_RUNTIME=runsc scripts/oci.sh; touch "$RUNNERS"; scripts/s3-servers.sh' >"$prepared" 2>&1 &
     preparing=$!
-    trap 'kill -- -"$preparing" 2>/dev/null || true' EXIT
+    trap 'kill -- -"$preparing" 2>/dev/null || true; rm -f "$runners"' EXIT
 fi
+
+# ready waits until what a file stands for is prepared, or all is.
+ready() {
+    tail -n 3 -f --pid="$preparing" "$prepared" >&2 &
+    local progress=$!
+    while [ ! -e "$1" ] && kill -0 "$preparing" 2>/dev/null; do sleep 1; done
+    kill "$progress" 2>/dev/null || true
+    [ -e "$1" ] || wait "$preparing" || die "cannot prepare the other tests; log: $prepared"
+}
 
 scripts/lint.sh
 say 'unit tests'
 go test -race -timeout 10m ./...
 
 [ -n "$preparing" ] || die 'the unit tests passed; the others need root: they start Docker and look at runners from outside'
-say 'what the other tests need: Docker, the runner image, object stores'
-tail -n +1 -f --pid="$preparing" "$prepared" >&2
-wait "$preparing" || die "cannot prepare the other tests; log: $prepared"
-trap - EXIT
+say 'what the other tests need: Docker, the runner image'
+ready "$runners"
 
 say 'integration tests'
 # Two at a time: the tests wait for engines and stores half of the time. Real
 # engines on busy machines are late now and then: a test that fails gets a second
 # try, alone and when all else is done, and the log shows both.
-results=$(mktemp -d)
-trap 'rm -rf "$results"' EXIT
-integration=(go test -race -tags integration -count=1 -timeout "${AIVORY_TEST_TIMEOUT:-40m}")
+export results=$(mktemp -d)
+trap 'kill -- -"$preparing" 2>/dev/null || true; rm -rf "$results" "$runners"' EXIT
+integration_tests() { # directory tests
+    go test -race -tags integration -count=1 -timeout "${AIVORY_TEST_TIMEOUT:-40m}" -run "$2" "./$1"
+}
+job() { # directory tests
+    local output
+    output=$(mktemp "$results/XXXXXX")
+    integration_tests "$@" >"$output" 2>&1 || echo "$1" >"$output.failed"
+    cat "$output"
+}
+export -f integration_tests job
+two_at_a_time() { xargs -L 1 -P 2 bash -c 'job "$@"' job; }
+
+tested=$(grep -rl --include='*_test.go' '^//go:build.*\bintegration\b' internal | xargs -r -n1 dirname | sort -u | sed 's/$/ ./')
+# Drivers need no store.
+grep '^internal/runner/' <<<"$tested" | two_at_a_time
+say 'what is still missing: object stores'
+ready /nonexistent
 # What takes longest goes first, in two halves.
-jobs=('cmd/aivory-sandbox ^Test[A-L]' 'cmd/aivory-sandbox ^Test[M-Z]')
-mapfile -t -O 2 jobs < <(grep -rl --include='*_test.go' '^//go:build.*\bintegration\b' internal | xargs -r -n1 dirname | sort -u | sed 's/$/ ./')
-running=0
-for i in "${!jobs[@]}"; do
-    if [ "$running" = 2 ]; then
-        wait -n || true
-        running=1
-    fi
-    read -r directory tests <<<"${jobs[$i]}"
-    { "${integration[@]}" -run "$tests" "./$directory" >"$results/$i" 2>&1 || : >"$results/$i.failed"; cat "$results/$i"; } &
-    running=$((running + 1))
-done
-wait
-for i in "${!jobs[@]}"; do
-    [ -e "$results/$i.failed" ] || continue
-    read -r directory tests <<<"${jobs[$i]}"
-    failed=$(sed -n 's/^--- FAIL: \([A-Za-z0-9_]*\).*/\1/p' "$results/$i" | sort -u | paste -sd '|')
+{ printf '%s\n' 'cmd/aivory-sandbox ^Test[M-Z]' 'cmd/aivory-sandbox ^Test[A-L]'; grep -v '^internal/runner/' <<<"$tested"; } | two_at_a_time
+
+for failure in "$results"/*.failed; do
+    [ -e "$failure" ] || continue
+    directory=$(cat "$failure")
+    failed=$(sed -n 's/^--- FAIL: \([A-Za-z0-9_]*\).*/\1/p' "${failure%.failed}" | sort -u | paste -sd '|')
     [ -n "$failed" ] || die "$directory: failed outside of its tests"
     say "$directory: once more, by themselves: $failed"
-    "${integration[@]}" -run "^($failed)\$" "./$directory"
+    integration_tests "$directory" "^($failed)\$"
 done

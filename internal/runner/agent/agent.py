@@ -8,6 +8,7 @@
 import _signal
 import os
 import signal
+import time
 
 # Whether process 1 belongs to another user, as in all runners but those of the
 # older service.
@@ -87,6 +88,10 @@ if IN_RUNNER:
     if os.getuid() == 0:
         os._exit(3)
     SPARED = sweep()  # what a predecessor left goes before anything else is done
+    for _ in range(500):
+        if not survivors(dead=OWN_INIT):
+            break
+        time.sleep(0.002)
 
 import atexit
 import ctypes
@@ -103,14 +108,14 @@ import stat
 import struct
 import sys
 import tarfile
-import time
 import types
 import weakref
 import zlib
 
-WORKSPACE, OUTPUTS, HOME = "/workspace", "/workspace/outputs", "/home/sandbox"
+# The agent's own directory is the workspace: a name that is looked up from there
+# does not pass the root's file system, which may be a slow one.
+WORKSPACE, OUTPUTS, HOME = "/workspace", "outputs", "/home/sandbox"
 INPUTS = ("uploads", "skills")
-CELLS = ("/tmp", "/dev/shm", HOME)  # where a program's source may lie
 TEMP = ".aivory-"  # names of this agent's own files at the top of the workspace
 
 SOURCE, REQUEST, DATA, END, CANCEL = 0, 1, 2, 3, 4
@@ -345,6 +350,7 @@ def fork_child(agent):
     out_r, out_w = os.pipe()
     err_r, err_w = os.pipe()
     for attempt in range(500):
+        started = time.monotonic()
         try:
             pid = os.fork()
             break
@@ -356,6 +362,7 @@ def fork_child(agent):
                 raise
             time.sleep(0.01)
     if pid:
+        agent.fork_seconds = min(time.monotonic() - started, 0.1)
         for fd in (go_r, done_w, out_w, err_w):
             os.close(fd)
         child = Child()
@@ -364,10 +371,10 @@ def fork_child(agent):
             os.set_blocking(fd, False)
         return child
     try:
-        for fd in (go_w, done_r, out_r, err_r, agent.stream.fd_in, agent.stream.fd_out, agent.wake_r, agent.wake_w, agent.oom.fd):
+        for fd in (go_w, done_r, out_r, err_r, agent.stream.fd_in, agent.stream.fd_out, agent.wake_r, agent.wake_w, agent.oom.fd, agent.tasks.fd):
             if fd >= 0:
                 os.close(fd)
-        cell = Cell(go_r, done_w, out_w, err_w, b"pandas" in agent.recent)
+        cell = Cell(agent.cells, go_r, done_w, out_w, err_w, b"pandas" in agent.recent, 5 * agent.fork_seconds)
         cell.become_program(agent)
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -379,9 +386,11 @@ class Cell:
     """A program's side of a forked child: it makes of the process what
     `python cell.py` shows, and waits for the program."""
 
-    def __init__(self, go, done, out, err, with_pandas):
-        self.go, self.done, self.out, self.err = go, done, out, err
-        self.with_pandas = with_pandas  # whether the program is likely to use it
+    def __init__(self, cells, go, done, out, err, with_pandas, pause):
+        self.cells, self.go, self.done, self.out, self.err = cells, go, done, out, err
+        # Whether the program is likely to use it, and how long it is waited else
+        # before that is rehearsed.
+        self.with_pandas, self.pause = with_pandas, pause
 
     def become_program(self, agent):
         null = os.open(os.devnull, os.O_RDWR)
@@ -417,10 +426,10 @@ class Cell:
     def wait(self, holder):
         """Returns when there is a program, which it puts into holder."""
         try:
-            rehearse(self.go, self.with_pandas)
             numpy_random = sys.modules.get("numpy.random")
             if numpy_random is not None:
                 numpy_random.seed()
+            rehearse(self.go, 0 if self.with_pandas else self.pause)
             os.dup2(self.out, 1)
             os.dup2(self.err, 2)
             os.close(self.out)
@@ -434,7 +443,9 @@ class Cell:
             os.close(self.go)
             if not message:
                 os._exit(0)  # the agent has no use for this child, or is gone
-            path = write_cell(message[:32].decode(), message[32:])
+            path = write_cell(self.cells, message[:32].decode(), message[32:])
+            for fd in self.cells.values():
+                os.close(fd)
             load(path, message[32:], holder)
             holder["finish"] = Exit(self.done).finish
         except BaseException:
@@ -518,7 +529,7 @@ if "frame" in globals(): frame.sum().a
 """)
 
 
-def rehearse(go, with_pandas):
+def rehearse(go, pause):
     """Does, into nowhere, what every run does, until there is a program. A
     forked process pays for each page that it is first to write; as long as
     nobody waits, that is for free."""
@@ -527,13 +538,11 @@ def rehearse(go, with_pandas):
     kept = {}
     for i, code in enumerate(REHEARSALS):
         # What is less likely to be of use must not take CPU from what is.
-        pause = 0.2 if i == PANDAS and not with_pandas else 0
-        if select.select([go], [], [], pause)[0]:
+        if select.select([go], [], [], pause if i == PANDAS else 0)[0]:
             break
         holder = {}
         try:
-            with os.fdopen(os.memfd_create("cell", 0), "wb") as f:
-                f.write(code)
+            write_all(os.memfd_create("cell", 0), code)
             load("/tmp/rehearsal.py", code, holder)
             end, namespace = Exit(null), holder.pop("namespace")
             namespace.update(kept)
@@ -551,41 +560,61 @@ def rehearse(go, with_pandas):
     os.close(null)
 
 
-def write_cell(name, code):
-    """Stores the source; where /tmp is full, elsewhere."""
-    for directory in CELLS:
-        path = "%s/aivory-cell-%s.py" % (directory, name)
+def open_cells():
+    """The directories where a program's source may lie: path → descriptor. Again,
+    a name that is looked up from there does not pass the root."""
+    found = {}
+    for path in ("/tmp", "/dev/shm", HOME):
         try:
-            with open(path, "wb") as f:
-                f.write(code)
-            return path
+            found[path] = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            pass
+    return found
+
+
+def write_cell(cells, name, code):
+    """Stores the source; where /tmp is full, elsewhere."""
+    name = "aivory-cell-%s.py" % name
+    for directory, at in cells.items():
+        try:
+            write_all(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=at), code)
+            return directory + "/" + name
         except OSError:
             try:
-                os.unlink(path)
+                os.unlink(name, dir_fd=at)
             except OSError:
                 pass
     fd = os.memfd_create("cell", 0)
-    with open(fd, "wb", closefd=False) as f:
-        f.write(code)
+    write_all(os.dup(fd), code)
     return "/proc/self/fd/%d" % fd
 
 
-def remove_cell(name):
-    for directory in CELLS:
+def write_all(fd, data):
+    """Writes data and closes the descriptor."""
+    try:
+        data = memoryview(data)
+        while data:
+            data = data[os.write(fd, data):]
+    finally:
+        os.close(fd)
+
+
+def remove_cell(cells, name):
+    for at in cells.values():
         try:
-            os.unlink("%s/aivory-cell-%s.py" % (directory, name))
+            os.unlink("aivory-cell-%s.py" % name, dir_fd=at)
             return
         except OSError:
             pass
 
 
-def remove_lost_cells():
+def remove_lost_cells(cells):
     """Removes the sources of runs that took their agent down."""
-    for directory in CELLS:
+    for directory, at in cells.items():
         try:
             for name in os.listdir(directory):
                 if name.startswith("aivory-cell-"):
-                    os.unlink(directory + "/" + name)
+                    os.unlink(name, dir_fd=at)
         except OSError:
             pass
 
@@ -628,8 +657,10 @@ class Exit:
         if interrupted:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
-        if os.getpid() == self.pid:  # not so in a fork of the program's own
-            self.announce(code)
+        # Not in a fork of the program's own. To be taken down costs CPU that the
+        # agent needs for the answer, so the process waits for its end.
+        if os.getpid() == self.pid and self.announce(code):
+            time.sleep(1)
         os._exit(code)
 
     def flush(self):
@@ -644,13 +675,16 @@ class Exit:
         return done
 
     def announce(self, code):
-        """Tells the agent that the process is about to end with this code."""
+        """Tells the agent that the process is about to end with this code; False
+        where it cannot."""
         cpu = self.cpu() - self.before
         try:
             if os.path.samestat(os.fstat(self.done), self.pipe):  # else the program put a file there
                 os.write(self.done, struct.pack("!Bdq", code, cpu, self.rss))
+                return True
         except OSError:
             pass
+        return False
 
     def report(self, exception):
         if isinstance(exception, SystemExit):
@@ -849,28 +883,29 @@ def text(raw):
     return os.fsencode(raw).decode("utf-8", "replace")
 
 
-class OOMCounter:
-    """How many processes the kernel has killed here for want of memory."""
+class Counter:
+    """A figure that the kernel keeps of this runner: the line of one of the files
+    that begins with a word."""
 
-    def __init__(self):
-        self.fd = -1
-        for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+    def __init__(self, word, *paths):
+        self.fd, self.word = -1, word
+        for path in paths:
             try:
-                self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self.fd = os.open("/sys/fs/cgroup/" + path, os.O_RDONLY | os.O_CLOEXEC)
                 break
             except OSError:
                 pass
 
-    def read(self):
+    def read(self, unknown=0):
         if self.fd < 0:
-            return 0
+            return unknown
         try:
             for line in os.pread(self.fd, 4096, 0).splitlines():
-                if line.startswith(b"oom_kill "):
-                    return int(line.split()[1])
+                if line.startswith(self.word):
+                    return int(line[len(self.word):])
         except (OSError, ValueError):
             pass
-        return 0
+        return unknown
 
 
 # ----------------------------------------------------------------- archives
@@ -1253,12 +1288,16 @@ class Unpacker:
 # ------------------------------------------------------------------ the agent
 
 
-def open_workspace():
+def open_workspace(seen="."):
     """Gives the workspace back to its owner where a program closed it."""
+    mode = 0
     try:
-        mode = stat.S_IMODE(os.stat(WORKSPACE).st_mode)
+        try:
+            mode = os.stat(seen).st_mode
+        except PermissionError:
+            pass  # so it is closed
         if mode & 0o700 != 0o700:
-            os.chmod(WORKSPACE, mode | 0o700)
+            os.chmod(WORKSPACE, stat.S_IMODE(os.stat(WORKSPACE).st_mode) | 0o700)
     except OSError:
         pass
 
@@ -1298,14 +1337,22 @@ class Agent:
         self.preload = []
         self.loading, self.loaded = {}, False  # the environment for imports; whether there were any
         self.threads, self.filter = None, None
+        self.cells = open_cells()
+        self.fork_seconds = 0.04  # the last fork took
         self.recent = b"pandas"  # the last program, or what a first one may need
         self.child, self.practised = None, False
         self.snapshot = None  # of outputs, None where it must be looked at again
-        self.oom = OOMCounter()
+        # Processes that were killed here for want of memory; threads there are.
+        self.oom = Counter(b"oom_kill ", "memory.events", "memory/memory.oom_control")
+        self.tasks = Counter(b"", "pids.current", "pids/pids.current")
 
     def main(self):
         os.umask(0o022)
-        os.chdir("/")
+        open_workspace(WORKSPACE)
+        try:
+            os.chdir(WORKSPACE)
+        except OSError:
+            pass  # the greeting tells of it
         libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
         # gVisor ends the whole runner where a process dies at the same moment as
         # its subreaper.
@@ -1341,7 +1388,7 @@ class Agent:
         os.environ.update(self.environ)
         self.preload = [name for name in setup["preload"] or () if name]
         problem = ""
-        remove_lost_cells()
+        remove_lost_cells(self.cells)
         open_workspace()
         try:
             with os.scandir(WORKSPACE) as entries:
@@ -1400,7 +1447,7 @@ class Agent:
         if not self.practised:
             self.practised = True
             # Not where runs follow each other closely: the CPU is the next one's.
-            if not select.select([self.stream.fd_in], [], [], 0.2)[0]:
+            if not select.select([self.stream.fd_in], [], [], 5 * self.fork_seconds)[0]:
                 self.practise()
             return True
         return False
@@ -1426,12 +1473,14 @@ class Agent:
         if self.snapshot is None:
             self.snapshot = self.scan(None)[0]
         child, self.child, self.recent = self.waiting_child(), None, code
-        self.perform(Run(self, child, request), code, request, sweep)
+        run = Run(self, child, request)
+        self.perform(run, code, request, lambda: self.settle(run))
+        sweep()
         child.close()
         self.reap()
         remove_ipc()
 
-    def perform(self, run, code, request, sweep):
+    def perform(self, run, code, request, settle):
         """One run from its start to its answer."""
         name = os.urandom(16).hex()
         # Heard before the program can do anything: without a word from here the
@@ -1443,12 +1492,25 @@ class Agent:
             run.start(name, code)
             run.watch(started + request["timeout"])
         finally:
-            sweep()
+            settle()
         run.drain()
         wall = time.monotonic() - started
-        remove_cell(name)
+        remove_cell(self.cells, name)
         open_workspace()
         self.collect(run, request, wall)
+
+    def settle(self, run):
+        """Sees to it that files stay as they are. Where the program's own process is
+        the only one there is, and has said that it is done, nothing is to be
+        seen to; it goes after the answer. Else all is swept, and what was killed
+        in the middle of a system call is waited for: it may be writing."""
+        if run.announced and self.tasks.read(run.tasks + 1) <= run.tasks:
+            return
+        sweep()
+        for _ in range(2000):
+            if not survivors():
+                return
+            time.sleep(0.001)
 
     def practise(self):
         """Makes a run that there is not, into nowhere. After a fork this process,
@@ -1706,8 +1768,8 @@ class Run:
         self.left = {STDOUT: request["max_output"], STDERR: request["max_output"]}
         self.truncated = {STDOUT: False, STDERR: False}
         self.code, self.reason, self.cpu, self.rss, self.oom_kills = 137, "signal", 0.0, 0, 0
-        self.ended = False
-        self.oom_before = agent.oom.read()
+        self.ended = self.announced = False
+        self.oom_before, self.tasks = agent.oom.read(), agent.tasks.read()
 
     def start(self, name, code):
         self.message = memoryview(name.encode() + code)
@@ -1815,7 +1877,7 @@ class Run:
         except BlockingIOError:
             return
         if len(message) == 17 and not self.ended:
-            self.ended = True
+            self.ended = self.announced = True
             code, cpu, rss = struct.unpack("!Bdq", message)
             if 0 <= cpu < 1e9 and 0 <= rss < 1 << 40:  # the program could have sent it
                 self.cpu, self.rss = cpu, rss

@@ -44,9 +44,10 @@ class Workspace(unittest.TestCase):
         self.addCleanup(self.remove)
         self.top = os.path.join(self.base, "workspace")
         os.mkdir(self.top)
-        for name, value in (("WORKSPACE", self.top), ("OUTPUTS", self.top + "/outputs")):
-            self.addCleanup(setattr, agent, name, getattr(agent, name))
-            setattr(agent, name, value)
+        self.addCleanup(setattr, agent, "WORKSPACE", agent.WORKSPACE)
+        self.addCleanup(os.chdir, os.getcwd())
+        agent.WORKSPACE = self.top
+        os.chdir(self.top)
 
     def remove(self):
         if os.path.isdir(self.top):
