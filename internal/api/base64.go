@@ -2,7 +2,8 @@ package api
 
 import (
 	"bytes"
-	"encoding/base64"
+
+	"github.com/segmentio/asm/base64"
 )
 
 // base64Decoder decodes standard base64 that comes in parts. It is as strict as
@@ -16,7 +17,7 @@ type base64Decoder struct {
 	out   []byte // scratch
 }
 
-const base64Block = 32 << 10
+const base64Block = 128 << 10
 
 // keeper gets decoded bytes; they are its own only for the time of the call.
 type keeper interface{ keep(p []byte) }

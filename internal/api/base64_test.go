@@ -70,3 +70,22 @@ func FuzzBase64(f *testing.F) {
 		}
 	})
 }
+
+// TestBase64EveryByte puts every byte at every place of a text that is long enough
+// for the decoder's wide registers.
+func TestBase64EveryByte(t *testing.T) {
+	text := []byte(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("\x00\x10\x83\x10Q\x87 \x92\x8b0\xd3\x8f"), 10)))
+	for at := range text {
+		was := text[at]
+		for c := range 256 {
+			text[at] = byte(c)
+			want, err := base64.StdEncoding.DecodeString(string(text))
+			valid := err == nil && c != '\n' && c != '\r'
+			got, ok := decodeParts(text, len(text))
+			if ok != valid || ok && !bytes.Equal(got, want) {
+				t.Fatalf("byte %#x at %d of %d: %q, %t; want %q, %t", c, at, len(text), got, ok, want, valid)
+			}
+		}
+		text[at] = was
+	}
+}

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	scanBuffer = 32 << 10
+	scanBuffer = 128 << 10
 	// maxDepth is how deep arrays and objects may be nested. A level costs one
 	// byte.
 	maxDepth = 9990

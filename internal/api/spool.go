@@ -6,7 +6,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
 )
@@ -15,6 +17,11 @@ const (
 	// spoolMemory is how much of an upload is held in memory, in bytes.
 	spoolMemory = 1 << 20
 	spoolPrefix = "body-"
+	// Files are used again: to overwrite what is in the page cache costs a fraction
+	// of bringing it there. So many are kept, of at most so many bytes, for so long.
+	spareFiles    = 4
+	spareBytes    = 64 << 20
+	spareDuration = time.Minute
 )
 
 // spoolDir keeps uploads that are too big for memory. Its files are removed the
@@ -23,6 +30,10 @@ type spoolDir struct {
 	dir  string
 	max  int64 // bytes of all files together; 0 is no bound
 	used atomic.Int64
+
+	mu     sync.Mutex
+	spares []*os.File
+	expiry *time.Timer // of the spares
 }
 
 // newSpoolDir makes dir where it is missing and removes what a process that was
@@ -43,8 +54,21 @@ func newSpoolDir(dir string, maxBytes int64) (*spoolDir, error) {
 	return &spoolDir{dir: dir, max: maxBytes}, nil
 }
 
-// create opens a file that has no name any more.
-func (d *spoolDir) create() (*os.File, error) {
+// open returns a file that has no name any more, and what an earlier upload left
+// in it. It goes back with release.
+func (d *spoolDir) open() (*os.File, error) {
+	d.mu.Lock()
+	if n := len(d.spares); n > 0 {
+		f := d.spares[n-1]
+		d.spares = d.spares[:n-1]
+		d.mu.Unlock()
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			_ = f.Close()
+			return nil, err
+		}
+		return f, nil
+	}
+	d.mu.Unlock()
 	f, err := os.CreateTemp(d.dir, spoolPrefix) // mode 0600
 	if err != nil {
 		return nil, err
@@ -54,6 +78,31 @@ func (d *spoolDir) create() (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// release takes back a file in which size bytes are in use.
+func (d *spoolDir) release(f *os.File, size int64) {
+	d.used.Add(-size)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if size > spareBytes || len(d.spares) == spareFiles {
+		_ = f.Close() // it has no name, so that is the end of it
+		return
+	}
+	d.spares = append(d.spares, f)
+	if d.expiry == nil {
+		d.expiry = time.AfterFunc(spareDuration, d.closeSpares)
+	}
+	d.expiry.Reset(spareDuration)
+}
+
+func (d *spoolDir) closeSpares() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range d.spares {
+		_ = f.Close()
+	}
+	d.spares = nil
 }
 
 func (d *spoolDir) reserve(n int64) error {
@@ -84,7 +133,7 @@ func (s *spool) write(p []byte) error {
 			s.mem = append(s.mem, p...)
 			return nil
 		}
-		f, err := s.dir.create()
+		f, err := s.dir.open()
 		if err != nil {
 			return fault.Wrap(fault.Internal, "cannot store the request body", err)
 		}
@@ -120,8 +169,7 @@ func (s *spool) open() io.ReadSeeker {
 // reset throws away what was written and gives back its room.
 func (s *spool) reset() {
 	if s.file != nil {
-		_ = s.file.Close() // it has no name, so that is the end of it
-		s.dir.used.Add(-s.inFile)
+		s.dir.release(s.file, s.inFile)
 	}
 	s.file, s.inFile = nil, 0
 	s.mem = s.mem[:0]

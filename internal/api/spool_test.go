@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
@@ -54,6 +56,56 @@ func TestSpool(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestSpoolFilesAreUsedAgain looks that nobody sees what an earlier upload left.
+func TestSpoolFilesAreUsedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newTestSpool(t, 0)
+		var first *os.File
+		for i, size := range []int{3 * spoolMemory, spoolMemory + 1, 2 * spoolMemory} {
+			s := spool{dir: d}
+			data := bytes.Repeat([]byte{byte(i)}, size)
+			for _, part := range [][]byte{data[:spoolMemory], data[spoolMemory:]} {
+				if err := s.write(part); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if first == nil {
+				first = s.file
+			}
+			if s.file != first {
+				t.Error("another file")
+			}
+			if got, err := io.ReadAll(s.open()); err != nil || !bytes.Equal(got, data) {
+				t.Errorf("%d bytes: read %d, %v", size, len(got), err)
+			}
+			s.reset()
+		}
+		var many []spool
+		for range 2 * spareFiles {
+			s := spool{dir: d}
+			if err := s.write(make([]byte, spoolMemory+1)); err != nil {
+				t.Fatal(err)
+			}
+			many = append(many, s)
+		}
+		for _, s := range many {
+			s.reset()
+		}
+		spares := func() int {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return len(d.spares)
+		}
+		if n := spares(); n != spareFiles {
+			t.Errorf("%d spare files", n)
+		}
+		time.Sleep(spareDuration + time.Second)
+		if _, err := first.Stat(); spares() != 0 || !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%d spare files are still open: %v", spares(), err)
+		}
+	})
 }
 
 func TestSpoolBound(t *testing.T) {
