@@ -374,7 +374,7 @@ def fork_child(agent):
         for fd in (go_w, done_r, out_r, err_r, agent.stream.fd_in, agent.stream.fd_out, agent.wake_r, agent.wake_w, agent.oom.fd, agent.tasks.fd):
             if fd >= 0:
                 os.close(fd)
-        cell = Cell(agent.cells, go_r, done_w, out_w, err_w, b"pandas" in agent.recent, 5 * agent.fork_seconds)
+        cell = Cell(agent.cells, agent.null, go_r, done_w, out_w, err_w, b"pandas" in agent.recent, 5 * agent.fork_seconds)
         cell.become_program(agent)
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -386,26 +386,22 @@ class Cell:
     """A program's side of a forked child: it makes of the process what
     `python cell.py` shows, and waits for the program."""
 
-    def __init__(self, cells, go, done, out, err, with_pandas, pause):
-        self.cells, self.go, self.done, self.out, self.err = cells, go, done, out, err
+    def __init__(self, cells, null, go, done, out, err, with_pandas, pause):
+        self.cells, self.null, self.go, self.done, self.out, self.err = cells, null, go, done, out, err
         # Whether the program is likely to use it, and how long it is waited else
         # before that is rehearsed.
         self.with_pandas, self.pause = with_pandas, pause
 
     def become_program(self, agent):
-        null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
-            os.dup2(null, fd)
-        os.close(null)
+            os.dup2(self.null, fd)
         signal.set_wakeup_fd(-1)
         for number, handler in agent.handlers.items():
             _signal.signal(number, handler)
         libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a service that ends does not leave its runs behind
         try:  # the kernel takes the program before it takes the agent
-            fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-            os.write(fd, b"1000")
-            os.close(fd)
+            write_all(os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=agent.proc), b"1000")
         except OSError:
             pass
         os.setsid()  # out of the agent's process group
@@ -416,11 +412,11 @@ class Cell:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         low, self.done = self.done, fcntl.fcntl(self.done, fcntl.F_DUPFD_CLOEXEC, soft - 1 if 0 < soft < 1024 else 1023)
         os.close(low)
-        os.chdir(WORKSPACE)
+        os.close(agent.proc)
         if "multiprocessing.process" in sys.modules:
             sys.modules["multiprocessing.process"].ORIGINAL_DIR = WORKSPACE
         if site.ENABLE_USER_SITE:
-            add_user_site()
+            add_user_site(self.cells)
         sys.path.append(WORKSPACE)
 
     def wait(self, holder):
@@ -429,7 +425,7 @@ class Cell:
             numpy_random = sys.modules.get("numpy.random")
             if numpy_random is not None:
                 numpy_random.seed()
-            rehearse(self.go, 0 if self.with_pandas else self.pause)
+            rehearse(self.go, self.null, 0 if self.with_pandas else self.pause)
             os.dup2(self.out, 1)
             os.dup2(self.err, 2)
             os.close(self.out)
@@ -444,7 +440,7 @@ class Cell:
             if not message:
                 os._exit(0)  # the agent has no use for this child, or is gone
             path = write_cell(self.cells, message[:32].decode(), message[32:])
-            for fd in self.cells.values():
+            for fd in (self.null, *self.cells.values()):
                 os.close(fd)
             load(path, message[32:], holder)
             holder["finish"] = Exit(self.done).finish
@@ -481,11 +477,17 @@ def compile_cell(path, code):
         os.execv(sys.executable, ["python3", path])
 
 
-def add_user_site():
+def add_user_site(cells):
     """Does what the interpreter does at its start, which was in another home."""
     site.USER_BASE = site.USER_SITE = None
     user_site = site.getusersitepackages()
-    if not os.path.isdir(user_site):
+    at, name = cells.get(HOME), user_site
+    if at is not None and name.startswith(HOME + "/"):
+        name = name[len(HOME) + 1:]
+    try:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=at).st_mode):
+            return
+    except OSError:
         return
     system = [i for i, path in enumerate(sys.path) if path in site.getsitepackages()]
     at = system[0] if system else len(sys.path)
@@ -529,11 +531,10 @@ if "frame" in globals(): frame.sum().a
 """)
 
 
-def rehearse(go, pause):
+def rehearse(go, null, pause):
     """Does, into nowhere, what every run does, until there is a program. A
     forked process pays for each page that it is first to write; as long as
     nobody waits, that is for free."""
-    null = os.open(os.devnull, os.O_WRONLY)
     argv, orig_argv, path, main = sys.argv[:], getattr(sys, "orig_argv", [])[:], sys.path[:], sys.modules["__main__"]
     kept = {}
     for i, code in enumerate(REHEARSALS):
@@ -557,7 +558,6 @@ def rehearse(go, pause):
         sys.argv[:], sys.path[:], sys.modules["__main__"] = argv, path, main
         if orig_argv:
             sys.orig_argv[:] = orig_argv
-    os.close(null)
 
 
 def open_cells():
@@ -1302,14 +1302,15 @@ def open_workspace(seen="."):
         pass
 
 
-def remove_ipc():
+def remove_ipc(proc):
     """Removes System V's shared memory and the like, which outlive processes
     and hold the runner's memory."""
     for table, remove in (("shm", lambda i: libc.shmctl(i, 0, None)), ("msg", lambda i: libc.msgctl(i, 0, None)),
                           ("sem", lambda i: libc.semctl(i, 0, 0))):
         try:
-            with open("/proc/sysvipc/" + table, "rb") as f:
-                for line in f.readlines()[1:]:
+            fd = os.open("sysvipc/" + table, os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+            with open(fd, "rb", buffering=0) as f:
+                for line in f.readall().splitlines()[1:]:
                     remove(int(line.split()[1]))
         except (OSError, ValueError):
             pass  # not known here
@@ -1325,10 +1326,9 @@ class Agent:
     def __init__(self):
         # The program gets new standard streams; the service's are moved away.
         self.stream = Stream(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 64), fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 64))
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)
+        self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(self.null, 0)
         os.dup2(2, 1)  # nothing that a preloaded module prints reaches the stream
-        os.close(null)
         self.wake_r, self.wake_w = os.pipe()
         os.set_blocking(self.wake_r, False)
         os.set_blocking(self.wake_w, False)
@@ -1336,8 +1336,9 @@ class Agent:
         self.handlers = {}
         self.preload = []
         self.loading, self.loaded = {}, False  # the environment for imports; whether there were any
-        self.threads, self.filter = None, None
+        self.filter = None  # of system calls, for children
         self.cells = open_cells()
+        self.proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self.fork_seconds = 0.04  # the last fork took
         self.recent = b"pandas"  # the last program, or what a first one may need
         self.child, self.practised = None, False
@@ -1411,12 +1412,13 @@ class Agent:
         self.stream.flush()
 
     def prepare(self):
-        """Makes ready, once, what each child needs of this process."""
-        threads = os.listdir("/proc/self/task")
-        if threads != self.threads:
-            text = guard([int(thread) for thread in threads] + SPARED)
-            self.threads, self.filter = threads, Filter(len(text) // 8, text)
-        if self.loaded:  # modules were imported: what they needed there, or set themselves, goes
+        """Makes ready what each child needs of this process. That changes only with
+        the modules that are imported: they may start threads, and what they needed
+        of the environment, or set there themselves, goes."""
+        if self.filter is None or self.loaded:
+            text = guard([int(thread) for thread in os.listdir("/proc/self/task")] + SPARED)
+            self.filter = Filter(len(text) // 8, text)
+        if self.loaded:
             self.loaded = False
             os.environ.clear()
             os.environ.update(self.environ)
@@ -1478,7 +1480,7 @@ class Agent:
         sweep()
         child.close()
         self.reap()
-        remove_ipc()
+        remove_ipc(self.proc)
 
     def perform(self, run, code, request, settle):
         """One run from its start to its answer."""
@@ -1520,7 +1522,7 @@ class Agent:
             self.snapshot = self.scan(None)[0]
         if len(self.snapshot) > 1000:
             return  # looking at them again takes longer than what is saved
-        stream, null = self.stream, os.open(os.devnull, os.O_RDWR)
+        stream, null = self.stream, self.null
         quiet_r, quiet_w = os.pipe()
         out_r, out_w = os.pipe()
         done_r, done_w = os.pipe()
@@ -1539,7 +1541,7 @@ class Agent:
         finally:
             self.stream = stream
             child.close()
-            for fd in (null, quiet_r, quiet_w, out_w, done_w):
+            for fd in (quiet_r, quiet_w, out_w, done_w):
                 os.close(fd)
 
     def waiting_child(self):
