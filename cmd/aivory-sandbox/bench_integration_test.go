@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -78,4 +79,31 @@ func BenchmarkService(b *testing.B) {
 			}
 		})
 	}
+	b.Run("load", func(b *testing.B) {
+		const clients = 8
+		sessions := make([]testSession, clients/2)
+		for i := range sessions {
+			sessions[i] = open(b)
+			if _, err := parseResult(sessions[i].exec(b.Context(), "import pandas", time.Minute)); err != nil {
+				b.Fatal(err)
+			}
+		}
+		var next atomic.Int64
+		b.SetParallelism(clients) // times GOMAXPROCS goroutines; more than needed wait
+		slots := make(chan struct{}, clients)
+		b.ResetTimer()
+		b.RunParallel(func(pb *testing.PB) {
+			s := sessions[int(next.Add(1))%len(sessions)]
+			for pb.Next() {
+				slots <- struct{}{}
+				r, err := parseResult(s.exec(b.Context(), "print(1)", time.Minute))
+				<-slots
+				if err != nil || r.Stdout != "1\n" {
+					b.Error(err, r)
+					return
+				}
+			}
+		})
+		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "runs/s")
+	})
 }
