@@ -56,8 +56,8 @@ func TestRunsAreStrangers(t *testing.T) {
 				mark := fmt.Sprintf("%d-%d", i, n)
 				r, err := parseResult(s.exec(t.Context(), fmt.Sprintf(marked, mark, s.id), time.Minute))
 				// Its own processes go on to write for a moment.
-				own := strings.ReplaceAll(r.Stdout, "late mark-"+mark+"\n", "")
-				fields := strings.SplitN(strings.TrimSuffix(own, "\n"), " ", 4)
+				own := strings.NewReplacer("late mark-"+mark, "", "\n", "").Replace(r.Stdout)
+				fields := strings.SplitN(own, " ", 4)
 				if err != nil || r.Exit != 0 || len(fields) != 4 || fields[0] != mark || fields[3] != "[]" || r.Stderr != "" {
 					t.Errorf("run %s: %v: %v", mark, err, r)
 					return
