@@ -60,6 +60,7 @@ func (m *Manager) archive(s *session, t *target, e ending) outcome {
 	ended := s.ended
 	m.mu.Unlock()
 	if unwanted {
+		m.clean(m.hard, t)
 		return kept
 	}
 	if unused && !m.isFirst(s, t) {
@@ -156,6 +157,9 @@ func (m *Manager) upload(log *slog.Logger, s *session, t *target) error {
 	size, err := t.bucket.Put(ctx, key, pr, archiveType)
 	pr.CloseWithError(errUploadEnded)
 	packErr := <-packed
+	if err != nil {
+		m.soil(t, s.lineage)
+	}
 	switch {
 	case packErr != nil && (err == nil || !errors.Is(packErr, errUploadEnded)):
 		return fmt.Errorf("packing the workspace: %w", packErr)
@@ -163,6 +167,7 @@ func (m *Manager) upload(log *slog.Logger, s *session, t *target) error {
 		return err
 	}
 	logStats(log.With("bytes", size), "workspace archived", stats)
+	m.clean(ctx, t)
 	m.dropLayers(ctx, t, s.lineage)
 	return nil
 }

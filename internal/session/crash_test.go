@@ -311,6 +311,12 @@ func crashRound(t *testing.T, at int, r *rand.Rand) (checks int) {
 	if n := w.used(); n != cfg.PoolSize || w.engine.count() != cfg.PoolSize || w.spooled() != 0 || len(w.store.records) != 0 {
 		t.Errorf("left over: %d places, %d runners, %d in the spool, %d records", n, w.engine.count(), w.spooled(), len(w.store.records))
 	}
+	for key := range w.bucket.halves {
+		// A copy that is kept beside has the same name when it is tried again.
+		if !strings.Contains(key, ".kept-") {
+			t.Errorf("left over: some of an upload to %s", key)
+		}
+	}
 	for _, k := range talks {
 		k.id = w.create(conversation(k.key))
 		k.look(t.Context())

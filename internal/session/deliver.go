@@ -163,8 +163,10 @@ func (m *Manager) putPending(ctx context.Context, t *target, e spool.Entry) erro
 		return err
 	}
 	if err := m.putFromSpool(ctx, t, key, e.Name); err != nil {
+		m.soil(t, e.Lineage)
 		return err
 	}
+	m.clean(ctx, t)
 	m.dropLayers(ctx, t, e.Lineage)
 	if beside != "" {
 		return t.bucket.Delete(ctx, beside)

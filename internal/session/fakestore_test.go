@@ -27,8 +27,9 @@ type bucket struct {
 	noClock bool             // it tells no times
 	delay   time.Duration    // of Put
 	puts    int
-	poison  string // a key that cannot be stored
-	unread  string // the stem of what cannot be read
+	poison  string          // a key that cannot be stored
+	unread  string          // the stem of what cannot be read
+	halves  map[string]bool // keys that somebody who died was writing
 	step    func(what string) error
 }
 
@@ -37,7 +38,9 @@ type object struct {
 	at   time.Time
 }
 
-func newBucket() *bucket { return &bucket{objects: map[string]object{}, fail: map[string]error{}} }
+func newBucket() *bucket {
+	return &bucket{objects: map[string]object{}, fail: map[string]error{}, halves: map[string]bool{}}
+}
 
 func (b *bucket) check(call string) error {
 	b.mu.Lock()
@@ -107,6 +110,9 @@ func (b *bucket) Put(ctx context.Context, key string, body io.Reader, contentTyp
 		return 0, err
 	}
 	if err := b.check("put end"); err != nil {
+		if errors.Is(err, errDead) {
+			b.set(func() { b.halves[key] = true })
+		}
 		return 0, err
 	}
 	b.store(key, string(data))
@@ -170,6 +176,14 @@ func (b *bucket) List(_ context.Context, prefix string, fn func(storage.Object) 
 			}
 		}
 	}
+	return nil
+}
+
+func (b *bucket) RemoveLeftovers(_ context.Context, key string) error {
+	if err := b.check("leftovers"); err != nil {
+		return err
+	}
+	b.set(func() { delete(b.halves, key) })
 	return nil
 }
 

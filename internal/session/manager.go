@@ -108,6 +108,9 @@ type Manager struct {
 	lastStamp time.Time
 	// delivering holds the stores that are being served from the spool.
 	delivering map[string]bool
+	// untidy holds the places where an upload was in hand that did not succeed, so
+	// that some of it may be left there: how many keys, the base and its layers.
+	untidy map[string]int
 }
 
 // New returns a Manager that knows no session yet. Start adopts what an earlier
@@ -127,6 +130,7 @@ func New(cfg Config, deps Deps) *Manager {
 		made:     make(map[string]struct{}),
 
 		delivering: make(map[string]bool),
+		untidy:     make(map[string]int),
 	}
 	m.hard, m.endHard = context.WithCancelCause(context.Background())
 	m.soft, m.endSoft = context.WithCancelCause(m.hard)

@@ -67,6 +67,7 @@ func (m *Manager) purgeBucket(ctx context.Context, t *target) error {
 	if err := t.bucket.Delete(ctx, t.key); err != nil {
 		return err
 	}
+	m.clean(ctx, t)
 	for n := 1; n <= maxLayers; n++ {
 		obj, err := t.stat(ctx, t.layer(n))
 		if err != nil {

@@ -35,7 +35,7 @@ func (m *Manager) wakeReaper() {
 // and returns when to look again.
 func (m *Manager) sweep(now time.Time) time.Time {
 	next := now.Add(m.cfg.SweepInterval)
-	var expired, cooling []*session
+	var expired []*session
 	m.mu.Lock()
 	for _, s := range m.sessions {
 		if s.state != ready {
@@ -57,16 +57,14 @@ func (m *Manager) sweep(now time.Time) time.Time {
 			next = expiry
 		}
 		if !s.cold && now.Sub(s.lastUse) >= coolAfter && s.lock.tryAcquire() {
+			// All of it under mu, where nobody takes it for use; it does not block.
 			s.cold = true
-			cooling = append(cooling, s)
+			m.log.Debug("letting go of an idle session's agent", "session", s.id)
+			m.closeStream(s)
+			s.lock.release()
 		}
 	}
 	m.mu.Unlock()
-	for _, s := range cooling {
-		m.log.Debug("letting go of an idle session's agent", "session", s.id)
-		m.closeStream(s)
-		s.lock.release()
-	}
 	for _, s := range expired {
 		m.log.Info("session expired", "session", s.id, "idle_ttl", s.ttl)
 		m.work.Go(func() { m.finish(s, ending{reaped: true}, make(chan error, 1)) })

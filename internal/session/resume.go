@@ -20,6 +20,7 @@ func (m *Manager) resume(ctx context.Context) (complete bool, err error) {
 	}
 	for _, e := range m.deps.Spool.Entries() {
 		m.stampedLocked(e.Time)
+		m.soilLocked(&target{storage: e.Storage, key: e.Key}, e.Lineage)
 	}
 	m.mu.Unlock()
 	for _, r := range records {
@@ -55,6 +56,11 @@ func (m *Manager) resumeOne(r Record, now time.Time) {
 	case PhaseEnding:
 		s.lock.tryAcquire() // it is new, so it is free
 		m.dieLocked(s)
+		if s.storage != nil {
+			if key, err := s.storage.ArchiveKey(s.stem()); err == nil {
+				m.soilLocked(&target{storage: *s.storage, key: key}, s.lineage)
+			}
+		}
 	case PhaseGone:
 		m.buryLocked(s)
 	}

@@ -73,6 +73,39 @@ func (t *target) head(at time.Time) spool.Head {
 	return spool.Head{Storage: t.storage, Key: t.key, Stem: t.stem, Time: at.Round(0)}
 }
 
+// soilLocked notes that some of an upload may be left at t, or in a layer on it.
+func (m *Manager) soilLocked(t *target, l spool.Lineage) {
+	keys := 1
+	if l.Partial {
+		keys += maxLayers
+	}
+	m.untidy[t.place()] = max(m.untidy[t.place()], keys)
+}
+
+func (m *Manager) soil(t *target, l spool.Lineage) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.soilLocked(t, l)
+}
+
+// clean removes what uploads to t that did not succeed may have left. What cannot be
+// removed now is tried again with the next upload, or with the deletion. The caller
+// holds the lock of t.
+func (m *Manager) clean(ctx context.Context, t *target) {
+	m.mu.Lock()
+	keys := m.untidy[t.place()]
+	m.mu.Unlock()
+	for n := range keys {
+		if err := t.bucket.RemoveLeftovers(ctx, t.layer(n)); err != nil {
+			m.log.Warn("cannot remove what an unfinished upload may have left", "storage", t.storage, "key", t.layer(n), "err", err)
+			return
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.untidy, t.place())
+}
+
 // maxLayers bounds the layers on a base. It takes that many sessions in a row
 // that could not read their store to come there.
 const maxLayers = 32

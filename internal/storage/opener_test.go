@@ -121,6 +121,8 @@ func (m *memory) List(_ context.Context, prefix string, fn func(storage.Object) 
 	return nil
 }
 
+func (m *memory) RemoveLeftovers(context.Context, string) error { return nil }
+
 func (m *memory) PresignGet(_ context.Context, key string, ttl time.Duration) (string, error) {
 	if m.noURL {
 		return "", storage.ErrNoPresign

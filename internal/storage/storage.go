@@ -44,6 +44,10 @@ type Bucket interface {
 	// PresignGet returns a URL that gives the object to whoever has it, for
 	// ttl. ErrNoPresign where the driver has none.
 	PresignGet(ctx context.Context, key string, ttl time.Duration) (string, error)
+	// RemoveLeftovers removes the parts of uploads to key that nobody goes on
+	// with: those that an earlier process began, and those of this one that could
+	// not be removed when they failed. Put does it too, where it stores in parts.
+	RemoveLeftovers(ctx context.Context, key string) error
 }
 
 // Config is the storage block that a client forwards with a request, values

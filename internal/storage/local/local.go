@@ -107,6 +107,10 @@ func (s *Store) Delete(_ context.Context, key string) error {
 	return nil
 }
 
+// RemoveLeftovers implements storage.Bucket. What a killed process left of a file
+// has a name of its own, and Open removes it.
+func (s *Store) RemoveLeftovers(context.Context, string) error { return nil }
+
 // PresignGet implements storage.Bucket: a file has no URL.
 func (s *Store) PresignGet(context.Context, string, time.Duration) (string, error) {
 	return "", storage.ErrNoPresign

@@ -64,28 +64,33 @@ func (o *object) Complete(ctx context.Context, id string, tags []string) error {
 		CompleteMultipartUpload: &alioss.CompleteMultipartUpload{Parts: parts},
 	})
 	if err == nil {
-		o.removeLeftovers(ctx)
+		// The object is stored: a store that does not let itself be asked fails nothing.
+		_ = o.RemoveLeftovers(ctx)
 	}
 	return err
 }
 
-// removeLeftovers aborts the uploads to this key that a process before this one
-// began and, killed, did not finish. The object is stored by now, so that a store
-// which does not let itself be asked fails nothing.
-func (o *object) removeLeftovers(ctx context.Context) {
+// RemoveLeftovers aborts the uploads to this key that nobody goes on with.
+func (o *object) RemoveLeftovers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leftoversTimeout)
 	defer cancel()
 	out, err := o.b.client.ListMultipartUploads(ctx, &alioss.ListMultipartUploadsRequest{
 		Bucket: &o.b.name, Prefix: &o.key, MaxUploads: pageSize,
 	})
 	if err != nil {
-		return
+		return err
 	}
 	for _, u := range out.Uploads {
-		if alioss.ToString(u.Key) == o.key && o.b.parts.IsLeftover(alioss.ToString(u.UploadId), alioss.ToTime(u.Initiated)) {
-			_ = o.Abort(ctx, alioss.ToString(u.UploadId)) // the next upload tries again
+		id := alioss.ToString(u.UploadId)
+		if alioss.ToString(u.Key) != o.key || !o.b.parts.IsLeftover(id, alioss.ToTime(u.Initiated)) {
+			continue
 		}
+		if err := o.Abort(ctx, id); err != nil {
+			return err
+		}
+		o.b.parts.Removed(id)
 	}
+	return nil
 }
 
 func (o *object) Abort(ctx context.Context, id string) error {

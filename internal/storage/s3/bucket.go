@@ -115,6 +115,13 @@ func (b *bucket) PresignGet(ctx context.Context, key string, ttl time.Duration) 
 
 // fail makes a storage.Error of what the SDK said. An error of the body that was
 // to be stored stays what it is.
+func (b *bucket) RemoveLeftovers(ctx context.Context, key string) error {
+	if err := (&object{b: b, key: key}).RemoveLeftovers(ctx); err != nil {
+		return b.fail("remove unfinished uploads to", key, err)
+	}
+	return nil
+}
+
 func (b *bucket) fail(op, key string, err error) error {
 	var body *storage.BodyError
 	if errors.As(err, &body) {

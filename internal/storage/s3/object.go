@@ -67,22 +67,21 @@ func (o *object) Complete(ctx context.Context, id string, tags []string) error {
 		MultipartUpload: &types.CompletedMultipartUpload{Parts: parts},
 	})
 	if err == nil {
-		o.removeLeftovers(ctx)
+		// The object is stored: a store that does not let itself be asked fails nothing.
+		_ = o.RemoveLeftovers(ctx)
 	}
 	return err
 }
 
-// removeLeftovers aborts the uploads to this key that a process before this one
-// began and, killed, did not finish. The object is stored by now, so that a store
-// which does not let itself be asked fails nothing.
-func (o *object) removeLeftovers(ctx context.Context) {
+// RemoveLeftovers aborts the uploads to this key that nobody goes on with.
+func (o *object) RemoveLeftovers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leftoversTimeout)
 	defer cancel()
 	out, err := o.b.client.ListMultipartUploads(ctx, &awss3.ListMultipartUploadsInput{
 		Bucket: &o.b.name, Prefix: &o.key, EncodingType: types.EncodingTypeUrl,
 	})
 	if err != nil {
-		return
+		return err
 	}
 	for _, u := range out.Uploads {
 		key := aws.ToString(u.Key)
@@ -91,10 +90,16 @@ func (o *object) removeLeftovers(ctx context.Context) {
 				continue
 			}
 		}
-		if key == o.key && o.b.parts.IsLeftover(aws.ToString(u.UploadId), aws.ToTime(u.Initiated)) {
-			_ = o.Abort(ctx, aws.ToString(u.UploadId)) // the next upload tries again
+		id := aws.ToString(u.UploadId)
+		if key != o.key || !o.b.parts.IsLeftover(id, aws.ToTime(u.Initiated)) {
+			continue
 		}
+		if err := o.Abort(ctx, id); err != nil {
+			return err
+		}
+		o.b.parts.Removed(id)
 	}
+	return nil
 }
 
 func (o *object) Abort(ctx context.Context, id string) error {

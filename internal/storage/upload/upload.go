@@ -60,6 +60,7 @@ type Parts struct {
 	extra   chan struct{}
 	started time.Time
 	ours    sync.Map // ids of uploads in progress
+	left    sync.Map // ids of uploads that failed and could not be removed
 }
 
 // NewParts returns memory in which all streams together hold at most extra parts
@@ -75,14 +76,21 @@ func newParts(extra, size int) *Parts {
 	}
 }
 
-// IsLeftover tells whether an upload that a store lists was begun by a process
-// before this one, and so will never be finished. Its time is zero where the
-// store does not tell.
+// IsLeftover tells whether an upload that a store lists will never be finished: it
+// was begun by a process before this one, or could not be removed when it failed.
+// Its time is zero where the store does not tell. Removed must follow once it is
+// removed.
 func (p *Parts) IsLeftover(id string, initiated time.Time) bool {
+	if _, left := p.left.Load(id); left {
+		return true
+	}
 	// Stores cut times to seconds, so that time alone could mean one of ours.
 	_, ours := p.ours.Load(id)
 	return !ours && !initiated.IsZero() && initiated.Before(p.started)
 }
+
+// Removed forgets an upload that was a leftover.
+func (p *Parts) Removed(id string) { p.left.Delete(id) }
 
 func (p *Parts) get() *[]byte { return p.pool.Get().(*[]byte) }
 
@@ -261,6 +269,7 @@ func (u *upload) abort(ctx context.Context, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 	defer cancel()
 	if err := u.to.Abort(ctx, u.id); err != nil {
+		u.parts.left.Store(u.id, true)
 		return errors.Join(cause, fmt.Errorf("and parts are left behind: %w", err))
 	}
 	return cause

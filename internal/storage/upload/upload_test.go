@@ -385,4 +385,16 @@ func TestIsLeftover(t *testing.T) {
 	if !parts.IsLeftover("id", before) || parts.IsLeftover("id", after) || parts.IsLeftover("id", time.Time{}) {
 		t.Error("uploads are told apart by other than their time")
 	}
+	s = &target{before: func(_ context.Context, call string) error {
+		if call == "part 2" || call == "abort" {
+			return errors.New("broken")
+		}
+		return nil
+	}}
+	if _, err := parts.Upload(t.Context(), s, bytes.NewReader(content(3*part))); err == nil || !parts.IsLeftover("id", after) {
+		t.Errorf("an upload that could not be removed is no leftover: %v", err)
+	}
+	if parts.Removed("id"); parts.IsLeftover("id", after) {
+		t.Error("an upload that was removed still is a leftover")
+	}
 }
