@@ -88,6 +88,7 @@ func TestManySessionsLiveAtOnce(t *testing.T) {
 	n := times(6, 100)
 	s := newState(t)
 	settings := []string{fmt.Sprintf("SANDBOX_MAX_SESSIONS=%d", n), "SANDBOX_MAX_CONCURRENT_EXECS=8", "SANDBOX_QUEUE_TIMEOUT_SECONDS=600"}
+	s.http.Timeout = 20 * time.Minute // two processors load libraries for all of them
 	p := s.spawn(t, settings...)
 	ids := make([]string, n)
 	began := time.Now()
