@@ -126,8 +126,9 @@ func (k *talk) call(kind, method, path string, body any) (answer, error) {
 	k.trigger.begins(kind)
 	began := time.Now()
 	a := k.service.do(context.Background(), method, path, body)
-	text := fmt.Sprint(body)
-	k.history = append(k.history, fmt.Sprintf("%v to %v %s %s %.150q: %d %.100q, %v", began.Format("05.000"), time.Now().Format("05.000"), method, path, text, a.status, a.body, a.err))
+	answered := time.Now()
+	k.history = append(k.history, fmt.Sprintf("%s to %s: %s %s of session %s, to %s: %d %.100q, %v",
+		began.Format("05.000"), answered.Format("05.000"), kind, path, k.id, k.service.url, a.status, a.body, a.err))
 	if a.err != nil || a.status == 0 {
 		k.tally["unanswered "+kind]++
 		return a, errDied
@@ -135,7 +136,8 @@ func (k *talk) call(kind, method, path string, body any) (answer, error) {
 	k.pace.took(kind, a.took)
 	k.tally[fmt.Sprintf("%s %d", kind, a.status)]++
 	if k.id != "" && a.status == 404 {
-		if idle := began.Sub(k.last); idle < crashTTL {
+		// Between the last call's begin and this one's answer it was not used all the time.
+		if idle := answered.Sub(k.last); idle < crashTTL {
 			k.fail("session %s is gone after %v: %v", k.id, idle, a)
 		}
 		k.id = ""
