@@ -3,7 +3,8 @@
 package docker_test
 
 import (
-	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -16,61 +17,98 @@ import (
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
 )
 
-func openConformance(t testing.TB) runner.Driver {
-	t.Helper()
-	d, err := docker.New(docker.Config{Image: testImage(), Instance: testInstance})
-	if err != nil {
-		t.Fatal(err)
+// on returns a maker of drivers on an engine, this machine's own where host is
+// empty, and what the suite has to know.
+func on(host, runtime string) (runnertest.Open, runnertest.Options) {
+	open := func(t testing.TB, c runnertest.Config) runner.Driver {
+		t.Helper()
+		return makeDriver(t, func(d *docker.Config) {
+			d.Host, d.Runtime, d.SeccompProfile = host, runtime, c.Profile
+			if c.Image != "" {
+				d.Image = c.Image
+			}
+			if c.Instance != "" {
+				d.Instance = c.Instance
+			}
+		})
 	}
-	return d
+	return open, runnertest.Options{
+		Control: func(t testing.TB, id, verb string) {
+			c := engineClient(t, host)
+			var err error
+			switch verb {
+			case "pause":
+				_, err = c.ContainerPause(t.Context(), id, client.ContainerPauseOptions{})
+			case "resume":
+				_, err = c.ContainerUnpause(t.Context(), id, client.ContainerUnpauseOptions{})
+			case "kill":
+				_, err = c.ContainerKill(t.Context(), id, client.ContainerKillOptions{})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
+		Directory: func(t testing.TB, id string) string {
+			dir := filepath.Dir(inspect(t, host, id).HostnamePath)
+			if _, err := os.Stat(filepath.Join(dir, "config.v2.json")); err != nil {
+				return ""
+			}
+			return dir
+		},
+		// Under the directories of an engine with its defaults, or of ownEngine.
+		Traces: func(t testing.TB, _ string) (patterns []string) {
+			for _, root := range []string{"/var/lib/docker", filepath.Join(cacheDir(t), "test-*")} {
+				patterns = append(patterns, filepath.Join(root, "containers", "*"), filepath.Join(root, "image", "*", "layerdb", "mounts", "*"))
+			}
+			for _, run := range []string{"/run/docker", filepath.Join(os.TempDir(), "aivory-*", "exec")} {
+				patterns = append(patterns, filepath.Join(run, "runtime-*", "moby", "*"), filepath.Join(run, "containerd", "daemon", "*", "moby", "*"))
+			}
+			return patterns
+		},
+		Moment: 30 * time.Millisecond,
+		Settle: 700 * time.Millisecond,
+	}
 }
 
 func TestConformance(t *testing.T) {
-	runnertest.Run(t, openConformance, runnertest.Options{Legacy: legacy})
+	open, opts := on("", "")
+	opts.Legacy = legacy
+	runnertest.Run(t, open, opts)
+}
+
+func TestConformanceRunsc(t *testing.T) {
+	open, opts := on(dockerWithRunsc.start(t), "runsc")
+	opts.Short = true
+	runnertest.Run(t, open, opts)
 }
 
 func BenchmarkRunner(b *testing.B) {
-	runnertest.Bench(b, openConformance, runnertest.Options{})
+	open, opts := on("", "")
+	runnertest.Bench(b, open, opts)
 }
 
 // legacy makes and starts a container with the options of the older service.
 func legacy(t testing.TB) string {
 	t.Helper()
-	c := engineClient(t)
 	init, pids := true, int64(128)
-	made, err := c.ContainerCreate(t.Context(), client.ContainerCreateOptions{
-		Name: "aivory-sbx-" + randomHex(16),
-		Config: &container.Config{
-			Image: testImage(), User: "1000:1000", Cmd: []string{"sleep", "infinity"}, WorkingDir: "/workspace",
-			Labels: map[string]string{
-				"aivory.sandbox": "1", "aivory.session_id": randomHex(16), "aivory.created_at": "1600000000", "aivory.test": testInstance,
-			},
+	id := foreign(t, container.Config{
+		Cmd: []string{"sleep", "infinity"}, WorkingDir: "/workspace",
+		Labels: map[string]string{"aivory.sandbox": "1", "aivory.session_id": runnertest.RandomHex(16), "aivory.created_at": "1600000000"},
+	}, &container.HostConfig{
+		CapDrop: []string{"ALL"}, SecurityOpt: []string{"no-new-privileges"}, ReadonlyRootfs: true, Init: &init,
+		Tmpfs: map[string]string{
+			"/tmp":          "rw,exec,size=67108864,mode=1777",
+			"/home/sandbox": "rw,size=67108864,uid=1000,gid=1000",
+			"/workspace":    "rw,exec,size=67108864,uid=1000,gid=1000",
 		},
-		HostConfig: &container.HostConfig{
-			NetworkMode: "none", CapDrop: []string{"ALL"}, SecurityOpt: []string{"no-new-privileges"}, ReadonlyRootfs: true, Init: &init,
-			LogConfig: container.LogConfig{Type: "none"},
-			Tmpfs: map[string]string{
-				"/tmp":          "rw,exec,size=67108864,mode=1777",
-				"/home/sandbox": "rw,size=67108864,uid=1000,gid=1000",
-				"/workspace":    "rw,exec,size=67108864,uid=1000,gid=1000",
-			},
-			Resources: container.Resources{Memory: 512 << 20, MemorySwap: 512 << 20, PidsLimit: &pids},
-		},
+		Resources: container.Resources{Memory: 512 << 20, MemorySwap: 512 << 20, PidsLimit: &pids},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_, _ = c.ContainerRemove(context.Background(), made.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-	})
-	if _, err := c.ContainerStart(t.Context(), made.ID, client.ContainerStartOptions{}); err != nil {
-		t.Fatal(err)
-	}
 	// Its process 1 has to start the sleep; an older service's did so long ago.
+	c := engineClient(t, "")
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		top, err := c.ContainerTop(t.Context(), made.ID, client.ContainerTopOptions{})
+		top, err := c.ContainerTop(t.Context(), id, client.ContainerTopOptions{})
 		if err == nil && slices.ContainsFunc(top.Processes, func(row []string) bool { return row[len(row)-1] == "sleep infinity" }) {
-			return made.ID
+			return id
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("the container is not ready: %v, %v", top, err)

@@ -30,10 +30,28 @@ func createBody(t *testing.T, f *fakeEngine) container.CreateRequest {
 	return body
 }
 
+// TestGVisorsLimits: programs meet limits of gVisor's own before the sandbox
+// meets the host's.
+func TestGVisorsLimits(t *testing.T) {
+	f := newFakeEngine(t).start(t)
+	f.handle("GET /images/img:v1/json", reply(200, `{"Id":"sha256:1","Config":{}}`))
+	d := f.driver(t, func(c *docker.Config) { c.Runtime = "runsc-debug" })
+	if _, err := d.Create(t.Context(), testSpec); err != nil {
+		t.Fatal(err)
+	}
+	host := createBody(t, f).HostConfig
+	want := []*container.Ulimit{
+		{Name: "core"}, {Name: "nofile", Soft: 100, Hard: 200}, {Name: "as", Soft: 384 << 20, Hard: 384 << 20}, {Name: "nproc", Soft: 64, Hard: 64},
+	}
+	if diff := cmp.Diff(want, host.Ulimits); diff != "" || *host.PidsLimit != 512 {
+		t.Errorf("%d tasks, limits (-want +got):\n%s", *host.PidsLimit, diff)
+	}
+}
+
 func TestCreateAsksForThePosture(t *testing.T) {
 	f := newFakeEngine(t).start(t)
 	f.handle("GET /images/img:v1/json", reply(200, `{"Id":"sha256:1","Config":{"Volumes":{"/data":{},"/workspace":{},"/":{}},"Labels":{"a":"b"}}}`))
-	d := f.driver(t, func(c *docker.Config) { c.Instance, c.Runtime = "blue", "runsc" })
+	d := f.driver(t, func(c *docker.Config) { c.Instance, c.Runtime = "blue", "kata" })
 	if _, err := d.Create(t.Context(), testSpec); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +72,7 @@ func TestCreateAsksForThePosture(t *testing.T) {
 	wantHost := container.HostConfig{
 		NetworkMode: "none", CapDrop: []string{"ALL"}, SecurityOpt: []string{"no-new-privileges", "seccomp=…"},
 		LogConfig: container.LogConfig{Type: "none"}, IpcMode: "private", CgroupnsMode: "private", Init: &no,
-		Runtime: "runsc", ReadonlyRootfs: true,
+		Runtime: "kata", ReadonlyRootfs: true,
 		Tmpfs: map[string]string{
 			"/tmp":          "rw,exec,nosuid,nodev,size=1000,uid=1000,gid=1000,mode=1777",
 			"/home/sandbox": "rw,exec,nosuid,nodev,size=1000,uid=1000,gid=1000,mode=755",

@@ -52,6 +52,7 @@ func (d *Driver) Dial(ctx context.Context, id string, command, env []string) (ru
 	if err != nil {
 		return nil, asNotFound(err)
 	}
+	d.streams.add(id, s)
 	return s, nil
 }
 

@@ -68,6 +68,7 @@ type Driver struct {
 	seccomp string // the profile, one line of JSON
 	engine  *engine
 	image   imageState
+	streams streams
 
 	quotaRefused atomic.Bool // the storage driver knows no size; do not ask again
 

@@ -3,25 +3,20 @@
 package docker_test
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
-	"fmt"
-	"io"
 	"os"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
-	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/docker"
+	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
 )
 
 // testInstance marks all that these tests make.
-var testInstance = "test-docker-" + randomHex(4)
+var testInstance = "test-docker-" + runnertest.RandomHex(4)
 
 func init() {
 	leftovers = func() ([]string, error) {
@@ -47,34 +42,17 @@ func init() {
 	}
 }
 
-func randomHex(n int) string {
-	b := make([]byte, n)
-	_, _ = rand.Read(b)
-	return hex.EncodeToString(b)
-}
-
-func testImage() string {
-	if image := os.Getenv("AIVORY_TEST_IMAGE"); image != "" {
-		return image
-	}
-	return "aivory-sandbox:latest"
-}
-
-// testLimits are small and all different, so that no two can be confused.
-var testLimits = runner.Limits{
-	MemoryBytes:    384 << 20,
-	NanoCPUs:       750_000_000,
-	PidsLimit:      97,
-	NofileSoft:     512,
-	NofileHard:     640,
-	ReadOnlyRootfs: true,
-	TmpfsBytes:     24 << 20,
-	WorkspaceBytes: 40 << 20,
-}
-
+// newDriver makes a driver that the test's end closes.
 func newDriver(t testing.TB, change func(*docker.Config)) *docker.Driver {
 	t.Helper()
-	cfg := docker.Config{Image: testImage(), Instance: testInstance}
+	d := makeDriver(t, change)
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+func makeDriver(t testing.TB, change func(*docker.Config)) *docker.Driver {
+	t.Helper()
+	cfg := docker.Config{Image: runnertest.Image(), Instance: testInstance}
 	if change != nil {
 		change(&cfg)
 	}
@@ -82,53 +60,14 @@ func newDriver(t testing.TB, change func(*docker.Config)) *docker.Driver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = d.Close() })
 	return d
 }
 
-// create makes a runner that goes with the test.
-func create(t testing.TB, d *docker.Driver, limits runner.Limits) (id string, spec runner.Spec) {
+// engineClient is a second way to an engine, to look at what the driver made. An
+// empty host is this machine's own engine.
+func engineClient(t testing.TB, host string) *client.Client {
 	t.Helper()
-	spec = runner.Spec{SessionID: randomHex(16), CreatedAt: time.Unix(1_700_000_000, 0), Limits: limits}
-	id, err := d.Create(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Destroy(context.Background(), id); err != nil {
-			t.Error(err)
-		}
-	})
-	return id, spec
-}
-
-// run runs a command to its end as the agent would be, and returns its output.
-func run(t testing.TB, d *docker.Driver, id string, command ...string) string {
-	t.Helper()
-	s, err := d.Dial(t.Context(), id, command, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	out, err := io.ReadAll(s)
-	if err != nil {
-		t.Fatalf("%s: %v; stderr: %s", strings.Join(command, " "), err, s.Diagnostics())
-	}
-	if d := s.Diagnostics(); d != "" {
-		t.Logf("stderr: %s", d)
-	}
-	return string(out)
-}
-
-func python(t testing.TB, d *docker.Driver, id, code string) string {
-	t.Helper()
-	return run(t, d, id, "python3", "-c", code)
-}
-
-// engineClient is a second way to the engine, to look at what the driver made.
-func engineClient(t testing.TB) *client.Client {
-	t.Helper()
-	c, err := client.New(client.FromEnv)
+	c, err := client.New(client.FromEnv, client.WithHost(cmp.Or(host, os.Getenv(client.EnvOverrideHost), client.DefaultDockerHost)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,9 +75,9 @@ func engineClient(t testing.TB) *client.Client {
 	return c
 }
 
-func inspect(t testing.TB, id string) container.InspectResponse {
+func inspect(t testing.TB, host, id string) container.InspectResponse {
 	t.Helper()
-	r, err := engineClient(t).ContainerInspect(t.Context(), id, client.ContainerInspectOptions{})
+	r, err := engineClient(t, host).ContainerInspect(t.Context(), id, client.ContainerInspectOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,16 +86,14 @@ func inspect(t testing.TB, id string) container.InspectResponse {
 
 // foreign makes and starts a container as some other service would: like the
 // older one where labels lack the instance.
-func foreign(t testing.TB, labels map[string]string) string {
+func foreign(t testing.TB, config container.Config, host *container.HostConfig) string {
 	t.Helper()
-	c := engineClient(t)
-	labels["aivory.test"] = testInstance
+	c := engineClient(t, "")
+	config.Labels["aivory.test"] = testInstance
+	config.Image, config.User = runnertest.Image(), "1000:1000"
+	host.NetworkMode, host.LogConfig.Type = "none", "none"
 	made, err := c.ContainerCreate(t.Context(), client.ContainerCreateOptions{
-		Name: fmt.Sprintf("aivory-sbx-%s", randomHex(16)),
-		Config: &container.Config{
-			Image: testImage(), User: "1000:1000", Entrypoint: []string{"sleep", "infinity"}, Labels: labels,
-		},
-		HostConfig: &container.HostConfig{NetworkMode: "none", LogConfig: container.LogConfig{Type: "none"}},
+		Name: "aivory-sbx-" + runnertest.RandomHex(16), Config: &config, HostConfig: host,
 	})
 	if err != nil {
 		t.Fatal(err)

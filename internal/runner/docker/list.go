@@ -57,7 +57,8 @@ func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
 	return list, nil
 }
 
-// Destroy implements runner.Driver. It returns when the container is gone. Where
+// Destroy implements runner.Driver. It returns when the container is gone, and ends
+// the streams to it. Where
 // somebody else is removing it, it waits for that, as long as one control call
 // may take.
 func (d *Driver) Destroy(ctx context.Context, id string) error {
@@ -71,6 +72,7 @@ func (d *Driver) Destroy(ctx context.Context, id string) error {
 			return err
 		})
 		if err == nil || noSuchContainer(err) {
+			d.streams.end(id)
 			return nil
 		}
 		if !said(err, http.StatusConflict, "already in progress") || time.Until(deadline) <= pause {

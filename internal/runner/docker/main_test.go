@@ -1,29 +1,13 @@
 package docker_test
 
 import (
-	"fmt"
-	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
 )
 
-// leftovers names what the tests left on a real engine. Only the integration
+// leftovers names what the tests left on real engines. Only the integration
 // tests set it.
 var leftovers func() ([]string, error)
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if leftovers != nil {
-		left, err := leftovers()
-		if err != nil || len(left) > 0 {
-			fmt.Fprintln(os.Stderr, "left on the engine:", left, err)
-			code = 1
-		}
-	}
-	if err := goleak.Find(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { runnertest.Main(m, leftovers) }

@@ -36,8 +36,15 @@ func (d *Driver) containerOptions(spec runner.Spec, img *image, withQuota bool) 
 			Ulimits:        ulimits(l),
 		},
 	}
-	if l.PidsLimit != 0 {
-		host.PidsLimit = &l.PidsLimit
+	tasks := l.PidsLimit
+	if runner.GVisor(d.cfg.Runtime) {
+		own := l.UnderGVisor()
+		tasks = own.HostTasks
+		host.Ulimits = append(host.Ulimits, ulimit("as", own.AddressSpace)...)
+		host.Ulimits = append(host.Ulimits, ulimit("nproc", own.Processes)...)
+	}
+	if tasks != 0 {
+		host.PidsLimit = &tasks
 	}
 	if withQuota {
 		host.StorageOpt = map[string]string{"size": l.DiskSize}
@@ -104,4 +111,12 @@ func ulimits(l runner.Limits) []*container.Ulimit {
 		limits = append(limits, &container.Ulimit{Name: "nofile", Soft: l.NofileSoft, Hard: l.NofileHard})
 	}
 	return limits
+}
+
+// ulimit is one limit, soft and hard, none where it is 0.
+func ulimit(name string, most int64) []*container.Ulimit {
+	if most == 0 {
+		return nil
+	}
+	return []*container.Ulimit{{Name: name, Soft: most, Hard: most}}
 }

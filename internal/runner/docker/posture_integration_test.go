@@ -4,8 +4,6 @@ package docker_test
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,13 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/moby/moby/api/types/container"
 
-	"github.com/hjxwz123/aivory-sandbox/internal/runner/docker"
+	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
 )
 
 func TestPostureThroughEngine(t *testing.T) {
 	d := newDriver(t, nil)
-	id, spec := create(t, d, testLimits)
-	c := inspect(t, id)
+	id, spec := runnertest.Create(t, d, runnertest.SmallLimits)
+	c := inspect(t, "", id)
 	h, cfg := c.HostConfig, c.Config
 
 	check := func(what string, got, want any) {
@@ -74,90 +72,5 @@ func TestPostureThroughEngine(t *testing.T) {
 	}
 	if !json.Valid([]byte(profile)) || strings.Contains(profile, "io_uring") {
 		t.Errorf("seccomp profile is not the one of today: %.200q", profile)
-	}
-}
-
-// TestNothingOnHostDisk looks where the engine keeps a container's files: a
-// runner that prints leaves nothing there.
-func TestNothingOnHostDisk(t *testing.T) {
-	d := newDriver(t, nil)
-	id, _ := create(t, d, testLimits)
-	const secret = "printed-by-a-program-7f3a"
-	if got := run(t, d, id, "sh", "-c", "echo "+secret); got != secret+"\n" {
-		t.Fatalf("got %q", got)
-	}
-	c := inspect(t, id)
-	if c.HostnamePath == "" {
-		t.Skip("the engine tells no path on its host")
-	}
-	dir := filepath.Dir(c.HostnamePath)
-	if _, err := os.Stat(dir); err != nil {
-		t.Skipf("the engine's host is another: %v", err)
-	}
-	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
-		}
-		if strings.HasSuffix(path, ".log") {
-			t.Errorf("a log file: %s", path)
-		}
-		b, err := os.ReadFile(path)
-		if strings.Contains(string(b), secret) {
-			t.Errorf("output is kept in %s", path)
-		}
-		return err
-	})
-	if err != nil {
-		t.Error(err)
-	}
-}
-
-func TestOperatorProfile(t *testing.T) {
-	d := newDriver(t, func(c *docker.Config) {
-		// Everything allowed but mkdir: a profile nobody would take for the default.
-		c.SeccompProfile = []byte("{\n\"defaultAction\": \"SCMP_ACT_ALLOW\",\n\"syscalls\": [{\"names\": [\"mkdir\", \"mkdirat\"], \"action\": \"SCMP_ACT_ERRNO\", \"errnoRet\": 95}]\n}\n")
-	})
-	id, _ := create(t, d, testLimits)
-	got := strings.TrimSpace(python(t, d, id, "import os\ntry: os.mkdir('/tmp/d')\nexcept OSError as e: print(e.errno)"))
-	if got != "95" && got != "1" { // engines before 20.10.10 ignore errnoRet
-		t.Errorf("mkdir under the operator's profile: %q", got)
-	}
-}
-
-func TestWritableRootfs(t *testing.T) {
-	d := newDriver(t, nil)
-	limits := testLimits
-	limits.ReadOnlyRootfs = false
-	id, _ := create(t, d, limits)
-	got := strings.TrimSpace(python(t, d, id, `
-import os
-for d in ("/tmp", "/workspace", "/home/sandbox"):
-    open(d + "/f", "w").write("x")
-    s = os.stat(d)
-    print(d, s.st_uid, oct(s.st_mode & 0o7777), os.path.ismount(d))
-`))
-	want := "/tmp 1000 0o1777 False\n/workspace 1000 0o755 False\n/home/sandbox 1000 0o755 False"
-	if got != want {
-		t.Errorf("got:\n%s\nwant:\n%s", got, want)
-	}
-	if c := inspect(t, id); c.HostConfig.ReadonlyRootfs || len(c.HostConfig.Tmpfs) != 0 {
-		t.Errorf("read-only %v, tmpfs %v", c.HostConfig.ReadonlyRootfs, c.HostConfig.Tmpfs)
-	}
-}
-
-// TestLocalhost: programs talk to themselves by name, whether the engine or the
-// image (see labelLocalhost) takes care of it.
-func TestLocalhost(t *testing.T) {
-	d := newDriver(t, nil)
-	id, _ := create(t, d, testLimits)
-	got := strings.TrimSpace(python(t, d, id, `
-import socket
-s = socket.create_server(("127.0.0.1", 0))
-c = socket.create_connection(("localhost", s.getsockname()[1]))
-s.accept()[0].sendall(b"hello")
-print(c.recv(5).decode(), sorted({a[4][0] for a in socket.getaddrinfo("localhost", 80)})[0])
-`))
-	if got != "hello 127.0.0.1" {
-		t.Errorf("got %q", got)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/docker"
+	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
 )
 
 // TestBehindSocketProxy puts a proxy before the real engine that allows only
@@ -28,7 +29,7 @@ func TestBehindSocketProxy(t *testing.T) {
 		path = strings.NewReplacer("{id}", "[^/]+", "{name}", ".+").Replace(path)
 		allowed = append(allowed, regexp.MustCompile("^"+method+` (/v[0-9.]+)?`+path+"$"))
 	}
-	engine := engineClient(t).Dialer()
+	engine := engineClient(t, "").Dialer()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return engine(ctx) }}
 	t.Cleanup(transport.CloseIdleConnections)
 	proxy := &httputil.ReverseProxy{
@@ -57,10 +58,10 @@ func TestBehindSocketProxy(t *testing.T) {
 		t.Errorf("info %+v, %v", info, err)
 	}
 	for _, readOnly := range []bool{true, false} {
-		limits := testLimits
+		limits := runnertest.SmallLimits
 		limits.ReadOnlyRootfs = readOnly
-		id, _ := create(t, d, limits)
-		if _, ok := find(t, d, id); !ok {
+		id, _ := runnertest.Create(t, d, limits)
+		if _, ok := runnertest.Find(t, d, id); !ok {
 			t.Error("not listed")
 		}
 		stream, err := d.Dial(t.Context(), id, []string{"cat"}, nil)

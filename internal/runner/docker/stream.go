@@ -42,6 +42,8 @@ type stream struct {
 	kind byte   // of the chunk being read
 	left uint32 // bytes of it to come
 
+	closed func() // called by Close, where set
+
 	mu   sync.Mutex
 	tail []byte // of standard error
 }
@@ -140,7 +142,12 @@ func cutShort(err error) error {
 func (s *stream) Write(p []byte) (int, error) { return s.conn.Write(p) }
 
 // Close ends both directions.
-func (s *stream) Close() error { return s.conn.Close() }
+func (s *stream) Close() error {
+	if s.closed != nil {
+		s.closed()
+	}
+	return s.conn.Close()
+}
 
 // Diagnostics returns the last 4 KiB of standard error that Read came across.
 func (s *stream) Diagnostics() string {

@@ -42,15 +42,15 @@ func members(id string) map[int]bool {
 	return pids
 }
 
-// kill sends SIGKILL to a process if it is in the runner's cgroup. Numbers are
-// used again: the look comes after the process is held.
-func kill(id string, pid int) error {
+// kill sends SIGKILL to a process if it is still what mine says. Numbers are used
+// again: the look comes after the process is held.
+func kill(pid int, mine func(pid int) bool) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return fmt.Errorf("cannot open process %d: %w", pid, err)
 	}
 	defer unix.Close(fd)
-	if !inside(id, pid) {
+	if !mine(pid) {
 		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
@@ -76,13 +76,38 @@ func inside(id string, pid int) bool {
 // killAll kills what is in a runner's cgroups until nothing is, or ctx ends. The
 // end of process 1 takes the rest along, however fast it forks.
 func killAll(ctx context.Context, id string) error {
+	return killEach(ctx, id, func() map[int]bool { return members(id) }, func(pid int) bool { return inside(id, pid) })
+}
+
+// killMakers kills what is at work on a bundle outside of the runner's cgroups,
+// until nothing is or ctx ends: crun makes a runner in a process that does not
+// end with the one that was started, and would go on making what is removed.
+func killMakers(ctx context.Context, id, bundle string) error {
+	makes := func(pid int) bool {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		return err == nil && strings.Contains(string(b), "\x00"+bundle+"\x00")
+	}
+	return killEach(ctx, id, func() map[int]bool {
+		found := map[int]bool{}
+		paths, _ := filepath.Glob("/proc/[0-9]*") // the pattern is well-formed
+		for _, path := range paths {
+			if pid, err := strconv.Atoi(filepath.Base(path)); err == nil && makes(pid) {
+				found[pid] = true
+			}
+		}
+		return found
+	}, makes)
+}
+
+// killEach kills what find finds until it finds nothing, or ctx ends.
+func killEach(ctx context.Context, id string, find func() map[int]bool, mine func(pid int) bool) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		pids := members(id)
+		pids := find()
 		if len(pids) == 0 {
 			return nil
 		}
 		for pid := range pids {
-			if err := kill(id, pid); err != nil && !errors.Is(err, unix.ESRCH) {
+			if err := kill(pid, mine); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
 			}
 		}

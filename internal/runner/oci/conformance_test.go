@@ -4,7 +4,6 @@ package oci_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -13,32 +12,52 @@ import (
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
 )
 
-// opener returns a maker of drivers on a runtime.
-func opener(runtime string) func(testing.TB) runner.Driver {
-	return func(t testing.TB) runner.Driver {
+// on returns a maker of drivers on a runtime, and what the suite has to know.
+func on(runtime string) (runnertest.Open, runnertest.Options) {
+	open := func(t testing.TB, c runnertest.Config) runner.Driver {
 		t.Helper()
-		d, err := oci.New(oci.Config{
-			Images: testImages(t), Image: testImage(), Instance: testInstance + "-" + filepath.Base(runtime), LayerDir: layerDir, Runtime: runtime,
-		})
+		d, err := oci.New(config(t, runtime, c))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return d
 	}
+	return open, runnertest.Options{
+		Control: func(t testing.TB, id, verb string) {
+			if verb == "kill" {
+				program(t, runtime, "kill", id, "KILL")
+			} else {
+				program(t, runtime, verb, id)
+			}
+		},
+		Directory: func(testing.TB, string) string { return runDir(testInstance + "-" + runtime) },
+		Traces: func(_ testing.TB, instance string) []string {
+			return []string{filepath.Join(runDir(instance), "*", "*"), filepath.Join(layerDir(instance), "*")}
+		},
+	}
 }
 
 func TestConformanceRunc(t *testing.T) {
-	runnertest.Run(t, opener("runc"), runnertest.Options{})
+	open, opts := on("runc")
+	runnertest.Run(t, open, opts)
+}
+
+func TestConformanceCrun(t *testing.T) {
+	open, opts := on("crun")
+	opts.Short = true
+	runnertest.Run(t, open, opts)
 }
 
 func TestConformanceRunsc(t *testing.T) {
 	if os.Getenv("AIVORY_SOAK") != "1" {
 		t.Skip("takes ten minutes; set AIVORY_SOAK=1")
 	}
+	open, opts := on("runsc")
 	// A fork bomb's processes need more memory than on the host's kernel.
-	limits := runnertest.DefaultLimits
-	limits.MemoryBytes = 2 << 30
-	runnertest.Run(t, opener(runsc(t)), runnertest.Options{Limits: limits, Except: exceptRunsc})
+	opts.Limits = runnertest.DefaultLimits
+	opts.Limits.MemoryBytes = 2 << 30
+	opts.Except = exceptRunsc
+	runnertest.Run(t, open, opts)
 }
 
 // exceptRunsc are the tests that gVisor makes impossible. What it does in place
@@ -64,27 +83,11 @@ var exceptRunsc = map[string]string{
 	"Escape/SystemCalls":     "keyrings and the like are gVisor's own",
 }
 
-// runsc finds gVisor's runtime, on the path or where scripts/oci.sh puts it.
-func runsc(t testing.TB) string {
-	t.Helper()
-	if path, err := exec.LookPath("runsc"); err == nil {
-		return path
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(cache, "aivory-sandbox", "bin", "runsc")
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("no runsc: SANDBOX_RUNTIME=runsc scripts/oci.sh fetches it: %v", err)
-	}
-	return path
-}
+func BenchmarkRunc(b *testing.B)  { bench(b, "runc") }
+func BenchmarkCrun(b *testing.B)  { bench(b, "crun") }
+func BenchmarkRunsc(b *testing.B) { bench(b, "runsc") }
 
-func BenchmarkRunc(b *testing.B) {
-	runnertest.Bench(b, opener("runc"), runnertest.Options{})
-}
-
-func BenchmarkRunsc(b *testing.B) {
-	runnertest.Bench(b, opener(runsc(b)), runnertest.Options{})
+func bench(b *testing.B, runtime string) {
+	open, opts := on(runtime)
+	runnertest.Bench(b, open, opts)
 }

@@ -14,16 +14,10 @@ import (
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
 )
 
-func newRunsc(t testing.TB) *oci.Driver {
-	t.Helper()
-	path := runsc(t)
-	return newDriver(t, func(c *oci.Config) { c.Runtime, c.Instance = path, testInstance+"-runsc" })
-}
-
 func TestGVisorsKernel(t *testing.T) {
-	d := newRunsc(t)
-	id, _ := create(t, d, runnertest.DefaultLimits)
-	if got := run(t, d, id, "dmesg"); !strings.Contains(got, "gVisor") {
+	d := newDriver(t, "runsc")
+	id, _ := runnertest.Create(t, d, runnertest.DefaultLimits)
+	if got := runnertest.Command(t, d, id, "dmesg"); !strings.Contains(got, "gVisor") {
 		t.Errorf("the kernel's log is not gVisor's: %q", got)
 	}
 }
@@ -45,8 +39,8 @@ func TestSystemCallsStayInside(t *testing.T) {
 		name string
 		d    *oci.Driver
 		seen bool
-	}{{"runc", newDriver(t, nil), true}, {"runsc", newRunsc(t), false}} {
-		id, _ := create(t, c.d, runnertest.DefaultLimits)
+	}{{"runc", newDriver(t, "runc"), true}, {"runsc", newDriver(t, "runsc"), false}} {
+		id, _ := runnertest.Create(t, c.d, runnertest.DefaultLimits)
 		s, err := c.d.Dial(t.Context(), id, []string{"python3", "-c", hideAndSeek}, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -79,8 +73,8 @@ func TestSystemCallsStayInside(t *testing.T) {
 // TestGVisorMemory: a program that asks for too much is told so, and the session
 // goes on.
 func TestGVisorMemory(t *testing.T) {
-	d := newRunsc(t)
-	id, _ := create(t, d, runnertest.DefaultLimits)
+	d := newDriver(t, "runsc")
+	id, _ := runnertest.Create(t, d, runnertest.DefaultLimits)
 	r := runner.New(d, id, runner.Options{CPUs: 1, DialTimeout: time.Minute})
 	defer func() { _ = r.Close() }()
 	for _, c := range []struct{ code, out, err string }{

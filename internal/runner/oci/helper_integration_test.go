@@ -3,72 +3,60 @@
 package oci_test
 
 import (
-	"context"
-	"crypto/rand"
-	"encoding/hex"
-	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
-	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/oci"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/oci/image"
+	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
 )
 
 // testInstance marks all that these tests make.
-var testInstance = "test-oci-" + randomHex(4)
+var testInstance = "test-oci-" + runnertest.RandomHex(4)
 
-// layerDir is where runners of these tests keep what they write.
-var layerDir = filepath.Join(os.TempDir(), testInstance)
+// runDir is where an instance's bundles and states are, layerDir what its runners
+// write.
+func runDir(instance string) string   { return filepath.Join("/run/aivory-sandbox", instance) }
+func layerDir(instance string) string { return filepath.Join(os.TempDir(), instance) }
 
 func init() {
 	leftovers = func() (left []string, err error) {
-		instances, err := filepath.Glob(filepath.Join("/run/aivory-sandbox", testInstance+"*"))
-		if err != nil {
-			return nil, err
-		}
-		for _, dir := range append(instances, layerDir) {
-			found, err := filepath.Glob(filepath.Join(dir, "*", "*"))
+		for _, pattern := range []string{runDir("test-*"), layerDir("test-*")} {
+			dirs, err := filepath.Glob(pattern)
 			if err != nil {
 				return nil, err
 			}
-			if left = append(left, found...); len(found) == 0 {
-				err = os.RemoveAll(dir)
-			}
-			if err != nil {
-				return nil, err
+			for _, dir := range dirs {
+				if !made[filepath.Base(dir)] {
+					continue
+				}
+				found, err := filepath.Glob(filepath.Join(dir, "*", "*"))
+				if err != nil {
+					return nil, err
+				}
+				if left = append(left, found...); len(found) > 0 {
+					continue
+				}
+				if err := os.RemoveAll(dir); err != nil {
+					return nil, err
+				}
 			}
 		}
 		return left, nil
 	}
 }
 
-func randomHex(n int) string {
-	b := make([]byte, n)
-	_, _ = rand.Read(b)
-	return hex.EncodeToString(b)
-}
-
-func testImage() string {
-	if image := os.Getenv("AIVORY_TEST_IMAGE"); image != "" {
-		return image
-	}
-	return "aivory-sandbox:latest"
-}
+// made are the instances that these tests have had drivers for.
+var made = map[string]bool{}
 
 // testImages is the store that scripts/oci.sh fills.
 func testImages(t testing.TB) *image.Store {
 	t.Helper()
 	dir := os.Getenv("SANDBOX_IMAGE_DIR")
 	if dir == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir = filepath.Join(cache, "aivory-sandbox", "images")
+		dir = filepath.Join(cacheDir(t), "images")
 	}
 	s, err := image.Open(dir, oci.Bundles)
 	if err != nil {
@@ -77,25 +65,53 @@ func testImages(t testing.TB) *image.Store {
 	return s
 }
 
-// testLimits are small and all different, so that no two can be confused.
-var testLimits = runner.Limits{
-	MemoryBytes:    384 << 20,
-	NanoCPUs:       750_000_000,
-	PidsLimit:      97,
-	NofileSoft:     512,
-	NofileHard:     640,
-	ReadOnlyRootfs: true,
-	TmpfsBytes:     24 << 20,
-	WorkspaceBytes: 40 << 20,
+// cacheDir is where scripts keep what they fetch.
+func cacheDir(t testing.TB) string {
+	t.Helper()
+	if dir := os.Getenv("AIVORY_CACHE_DIR"); dir != "" {
+		return dir
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "aivory-sandbox")
 }
 
-func newDriver(t testing.TB, change func(*oci.Config)) *oci.Driver {
+// runtimePath finds a runtime, on the path or where scripts/oci.sh puts it.
+func runtimePath(t testing.TB, name string) string {
 	t.Helper()
-	cfg := oci.Config{Images: testImages(t), Image: testImage(), Instance: testInstance, LayerDir: layerDir}
-	if change != nil {
-		change(&cfg)
+	if path, err := exec.LookPath(name); err == nil {
+		return path
 	}
-	d, err := oci.New(cfg)
+	path := filepath.Join(cacheDir(t), "bin", name)
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("no %s: SANDBOX_RUNTIME=%s scripts/oci.sh fetches it: %v", name, name, err)
+	}
+	return path
+}
+
+// config is for a driver on a runtime.
+func config(t testing.TB, runtime string, c runnertest.Config) oci.Config {
+	t.Helper()
+	instance := testInstance + "-" + runtime
+	if c.Instance != "" {
+		instance = c.Instance
+	}
+	made[instance] = true
+	cfg := oci.Config{
+		Images: testImages(t), Image: runnertest.Image(), Instance: instance, LayerDir: layerDir(instance),
+		Runtime: runtimePath(t, runtime), SeccompProfile: c.Profile,
+	}
+	if c.Image != "" {
+		cfg.Image = c.Image
+	}
+	return cfg
+}
+
+func newDriver(t testing.TB, runtime string) *oci.Driver {
+	t.Helper()
+	d, err := oci.New(config(t, runtime, runnertest.Config{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,41 +119,11 @@ func newDriver(t testing.TB, change func(*oci.Config)) *oci.Driver {
 	return d
 }
 
-// create makes a runner that goes with the test.
-func create(t testing.TB, d *oci.Driver, limits runner.Limits) (id string, spec runner.Spec) {
+// program runs a runtime by hand, on the tests' own runners.
+func program(t testing.TB, runtime string, args ...string) {
 	t.Helper()
-	spec = runner.Spec{SessionID: randomHex(16), CreatedAt: time.Unix(1_700_000_000, 0), Limits: limits}
-	id, err := d.Create(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
+	args = append([]string{"--root", filepath.Join(runDir(testInstance+"-"+runtime), "state")}, args...)
+	if out, err := exec.Command(runtimePath(t, runtime), args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v: %s", runtime, args, err, out)
 	}
-	t.Cleanup(func() {
-		if err := d.Destroy(context.Background(), id); err != nil {
-			t.Error(err)
-		}
-	})
-	return id, spec
-}
-
-// run runs a command to its end as the agent would be, and returns its output.
-func run(t testing.TB, d *oci.Driver, id string, command ...string) string {
-	t.Helper()
-	s, err := d.Dial(t.Context(), id, command, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	out, err := io.ReadAll(s)
-	if err != nil {
-		t.Fatalf("%s: %v; stderr: %s", strings.Join(command, " "), err, s.Diagnostics())
-	}
-	if d := s.Diagnostics(); d != "" {
-		t.Logf("stderr: %s", d)
-	}
-	return string(out)
-}
-
-func python(t testing.TB, d *oci.Driver, id, code string) string {
-	t.Helper()
-	return run(t, d, id, "python3", "-c", code)
 }

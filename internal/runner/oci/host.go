@@ -14,6 +14,7 @@ import (
 
 // host is what the driver needs to know of the machine.
 type host struct {
+	unified         bool   // cgroups are of version 2 alone
 	swapLimit       bool   // swap can be limited
 	cgroupNamespace bool   // the kernel knows cgroup namespaces
 	mostFiles       uint64 // no limit on open files can be higher
@@ -46,7 +47,7 @@ func lookAtHost() (host, error) {
 		return host{}, fmt.Errorf("cannot bound runners: the cgroup controllers %s are not there; boot the kernel with them "+
 			"(memory: cgroup_enable=memory), or, in a container, give it the host's cgroups", strings.Join(missing, ", "))
 	}
-	h := host{swapLimit: true, mostFiles: mostFiles()}
+	h := host{unified: unified, swapLimit: true, mostFiles: mostFiles()}
 	if !unified {
 		_, err := os.Stat(filepath.Join(cgroupRoot, "memory", "memory.memsw.limit_in_bytes"))
 		h.swapLimit = err == nil

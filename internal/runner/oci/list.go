@@ -104,6 +104,11 @@ func (d *Driver) Destroy(ctx context.Context, id string) error {
 // end kills all processes of a runner and waits for process 1 to end. It is
 // quicker than the runtimes' own ways, which look ten times a second.
 func (d *Driver) end(ctx context.Context, id string) error {
+	if d.runtime.name == crun {
+		if err := killMakers(ctx, id, d.bundle(id)); err != nil {
+			return err
+		}
+	}
 	pid, err := readPid(filepath.Join(d.bundle(id), pidFile))
 	if err != nil {
 		return killAll(ctx, id) // it never came to run

@@ -17,6 +17,8 @@ import (
 
 	runc "github.com/containerd/go-runc"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 )
 
 // runtime calls the OCI runtime's program.
@@ -61,19 +63,23 @@ func newRuntime(name, root string, timeout time.Duration) (*runtime, error) {
 		PdeathSignal: syscall.SIGKILL,
 		// The terminal's Ctrl-C is the service's to handle.
 		Setpgid:   true,
-		ExtraArgs: options[r.name],
+		ExtraArgs: options(r.name),
 	}
 	return r, nil
 }
 
-// gvisor is the name of gVisor's runtime.
-const gvisor = "runsc"
+// crun is the name of a runtime with quirks.
+const crun = "crun"
 
 // options are what a runtime needs on top of the usual. gVisor's own network
 // does not start on recent kernels, and is of no use; its overlay would keep
-// files in the shared image.
-var options = map[string][]string{
-	gvisor: {"--network=none", "--overlay2=none"},
+// files in the shared image; and a seccomp profile is for the program, so it is
+// gVisor's kernel that has to keep it.
+func options(name string) []string {
+	if runner.GVisor(name) {
+		return []string{"--network=none", "--overlay2=none", "--oci-seccomp"}
+	}
+	return nil
 }
 
 // monitor starts the processes of the runtime, in the library's place.
@@ -89,6 +95,9 @@ func environ() []string {
 
 func (m monitor) StartLocked(cmd *exec.Cmd) (chan runc.Exit, error) {
 	cmd.Env, cmd.WaitDelay = environ(), waitDelay
+	if filepath.Base(cmd.Path) == crun && mixedCgroups() {
+		return startApart(m.ProcessMonitor, cmd)
+	}
 	return m.ProcessMonitor.StartLocked(cmd)
 }
 

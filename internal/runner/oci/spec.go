@@ -68,6 +68,11 @@ func (d *Driver) config(spec runner.Spec, img *image.Image, root string) (*specs
 			ReadonlyPaths: readonly,
 		},
 	}
+	if d.runtime.name == crun && !d.host.unified {
+		// It mounts the hierarchies read-only, but on a tmpfs that anybody can write to.
+		c.Mounts = append(c.Mounts, specs.Mount{Destination: cgroupRoot, Type: "tmpfs", Source: "cgroup",
+			Options: []string{"remount", "nosuid", "noexec", "nodev", "relatime", "ro"}})
+	}
 	if d.host.cgroupNamespace {
 		c.Linux.Namespaces = append(c.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 	}
@@ -166,8 +171,12 @@ func (d *Driver) resources(l runner.Limits) *specs.LinuxResources {
 		quota := max(l.NanoCPUs*int64(period)/1e9, 1000) // the kernel's least
 		r.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota}
 	}
-	if most := d.hostTasks(l); most > 0 {
-		r.Pids = &specs.LinuxPids{Limit: &most}
+	tasks := l.PidsLimit
+	if runner.GVisor(d.runtime.name) {
+		tasks = l.UnderGVisor().HostTasks
+	}
+	if tasks > 0 {
+		r.Pids = &specs.LinuxPids{Limit: &tasks}
 	}
 	return r
 }
@@ -178,38 +187,20 @@ func (d *Driver) rlimits(l runner.Limits) []specs.POSIXRlimit {
 	if l.NofileHard != 0 {
 		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Soft: d.openFiles(l.NofileSoft), Hard: d.openFiles(l.NofileHard)})
 	}
-	if d.runtime.name == gvisor {
-		limits = append(limits, ownLimits(l)...)
+	if runner.GVisor(d.runtime.name) {
+		own := l.UnderGVisor()
+		limits = append(limits, rlimit("RLIMIT_AS", own.AddressSpace)...)
+		limits = append(limits, rlimit("RLIMIT_NPROC", own.Processes)...)
 	}
 	return limits
 }
 
-// What the host's kernel refuses or ends under gVisor is not a program but the
-// whole sandbox. So a program is to meet limits of gVisor's own first: on the
-// address space of each process, and on processes.
-
-// sandboxBytes is what gVisor and the agent need of a runner's memory.
-const sandboxBytes = 128 << 20
-
-func ownLimits(l runner.Limits) (limits []specs.POSIXRlimit) {
-	if l.MemoryBytes > 0 {
-		most := uint64(max(l.MemoryBytes-sandboxBytes, l.MemoryBytes/2))
-		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_AS", Soft: most, Hard: most})
+// rlimit is one limit, soft and hard, none where it is 0.
+func rlimit(kind string, most int64) []specs.POSIXRlimit {
+	if most == 0 {
+		return nil
 	}
-	if l.PidsLimit > 0 {
-		most := uint64(l.PidsLimit)
-		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: most, Hard: most})
-	}
-	return limits
-}
-
-// hostTasks bounds a runner's tasks as the host's kernel counts them, 0 for no
-// bound. gVisor has some for each process, and several of its own.
-func (d *Driver) hostTasks(l runner.Limits) int64 {
-	if d.runtime.name == gvisor && l.PidsLimit > 0 {
-		return 4*l.PidsLimit + 256
-	}
-	return l.PidsLimit
+	return []specs.POSIXRlimit{{Type: kind, Soft: uint64(most), Hard: uint64(most)}}
 }
 
 // openFiles is a limit on open files. There is no such thing as none: the kernel

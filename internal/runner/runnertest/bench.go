@@ -4,31 +4,28 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 )
 
-// Bench runs the benchmarks on a driver that New returns.
-func Bench(b *testing.B, New func(testing.TB) runner.Driver, opts Options) {
-	if opts.Limits == (runner.Limits{}) {
-		opts.Limits = DefaultLimits
-	}
-	s := &suite{open: New, opts: opts}
+// Bench runs the benchmarks.
+func Bench(b *testing.B, open Open, opts Options) {
+	s := newSuite(open, opts)
 	b.Run("Create", s.benchCreate)
 	b.Run("Dial", s.benchDial)
+	b.Run("Stream", s.benchStream)
 	b.Run("Exec", s.benchExec)
 	b.Run("Files", s.benchFiles)
 }
 
 func (s *suite) benchCreate(b *testing.B) {
-	d := s.open(b)
-	defer func() { _ = d.Close() }()
+	d := s.driver(b, Config{})
+	Create(b, d, s.opts.Limits) // the image is known from here on
 	var removal time.Duration
 	n := 0
 	for b.Loop() {
-		id, err := d.Create(b.Context(), runner.Spec{SessionID: sessionID(), CreatedAt: time.Now(), Limits: s.opts.Limits})
+		id, err := d.Create(b.Context(), Spec(s.opts.Limits))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -67,6 +64,48 @@ func (s *suite) benchDial(b *testing.B) {
 				b.StartTimer()
 			}
 			report(b, first, n, "first-exec-ms")
+		})
+	}
+}
+
+// benchStream is what the driver's stream costs alone, and Info, which health
+// asks for often.
+func (s *suite) benchStream(b *testing.B) {
+	d := s.driver(b, Config{})
+	id, _ := Create(b, d, s.opts.Limits)
+	b.Run("Info", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := d.Info(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	for _, c := range []struct {
+		name          string
+		written, read int
+		command       string
+	}{
+		{"RoundTrip", 1, 1, "cat"},
+		{"Download", 0, 1 << 20, "cat /dev/zero"},
+		{"Upload", 1 << 20, 0, "sh -c cat>/dev/null"},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			stream, err := d.Dial(b.Context(), id, strings.Fields(c.command), nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer stream.Close()
+			written, read := make([]byte, c.written), make([]byte, c.read)
+			b.SetBytes(int64(max(c.written, c.read)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := stream.Write(written); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := io.ReadFull(stream, read); err != nil {
+					b.Fatal(err)
+				}
+			}
 		})
 	}
 }

@@ -174,7 +174,7 @@ func testEscape(t *testing.T, s *suite) {
 	// The host's abstract sockets belong to its network, not to its files.
 	t.Run("AbstractSockets", func(t *testing.T) {
 		s.skip(t)
-		name := "aivory-escape-" + sessionID()
+		name := "aivory-escape-" + RandomHex(16)
 		l, err := net.Listen("unix", "@"+name)
 		if err != nil {
 			t.Fatal(err)

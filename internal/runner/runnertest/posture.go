@@ -6,21 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
-
-	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 )
-
-// postureLimits are small and all different, so that no two can be confused.
-var postureLimits = runner.Limits{
-	MemoryBytes:    384 << 20,
-	NanoCPUs:       750_000_000,
-	PidsLimit:      97,
-	NofileSoft:     512,
-	NofileHard:     640,
-	ReadOnlyRootfs: true,
-	TmpfsBytes:     24 << 20,
-	WorkspaceBytes: 40 << 20,
-}
 
 // lookAround reports, as the program's user sees it, all that the posture
 // promises.
@@ -103,8 +89,7 @@ const posture = `{
 
 // testPosture looks at a runner from inside, as a command of the program's user.
 func testPosture(t *testing.T, s *suite) {
-	s.skip(t)
-	b := s.limited(t, postureLimits)
+	b := s.limited(t, SmallLimits)
 	var got, want map[string]any
 	if err := json.Unmarshal([]byte(b.command(t, "", "python3", "-c", lookAround)), &got); err != nil {
 		t.Fatal(err)

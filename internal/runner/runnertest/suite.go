@@ -7,12 +7,9 @@ package runnertest
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +26,24 @@ type Options struct {
 	// Except names tests that this kind of isolation makes impossible, by their
 	// name below the suite's own, each with the reason. They are skipped.
 	Except map[string]string
+	// Short leaves out what hardly depends on the kind of isolation, where
+	// AIVORY_SOAK is not 1: such a driver shares most with one that runs it all.
+	Short bool
+	// Control, where set, does something to a runner behind its driver's back:
+	// "pause", "resume" or "kill".
+	Control func(t testing.TB, id, verb string)
+	// Traces, where set, returns patterns of files. Those that match one, and have
+	// the instance or a runner's handle in their path, are all that an engine keeps
+	// of runners on this host beside mounts, cgroups and processes.
+	Traces func(t testing.TB, instance string) []string
+	// Directory, where set, is where an engine keeps what it has of one runner, ""
+	// where that is on another host.
+	Directory func(t testing.TB, id string) string
+	// Settle is how long an engine may go on with a request whose caller was
+	// killed. Zero is for a driver without one.
+	Settle time.Duration
+	// Moment is about a twelfth of what a create takes; zero is 15 ms.
+	Moment time.Duration
 	// Legacy, where set, makes and starts a runner as the older service did:
 	// process 1 belongs to the program's user and ends with its `sleep
 	// infinity`. It returns the handle. The suite destroys it.
@@ -48,45 +63,85 @@ var DefaultLimits = runner.Limits{
 	WorkspaceBytes: 160 << 20,
 }
 
+// SmallLimits are all different, so that no two can be confused.
+var SmallLimits = runner.Limits{
+	MemoryBytes:    384 << 20,
+	NanoCPUs:       750_000_000,
+	PidsLimit:      97,
+	NofileSoft:     512,
+	NofileHard:     640,
+	ReadOnlyRootfs: true,
+	TmpfsBytes:     24 << 20,
+	WorkspaceBytes: 40 << 20,
+}
+
 // Preload is what agents import ahead of need where a test wants it.
 var Preload = []string{"numpy", "pandas", "matplotlib.pyplot"}
 
 // slow is how long a run may take on a busy machine that is nobody's fault.
 const slow = 2 * time.Minute
 
+// Config is what a test wants of a driver. What is zero is the tests' own.
+type Config struct {
+	Image    string
+	Instance string
+	Profile  []byte // seccomp, in Docker's format
+}
+
+// Open makes a driver for a test, which fails where that cannot be. Whoever
+// calls it closes the driver.
+type Open func(t testing.TB, c Config) runner.Driver
+
 // suite is one call of Run or Bench.
 type suite struct {
-	open func(testing.TB) runner.Driver
+	open Open
 	opts Options
 }
 
-// Run runs the suite. New returns a driver of the test's own; the suite closes
-// it. With AIVORY_SOAK=1 in the environment, what is repeated is repeated often.
-func Run(t *testing.T, New func(testing.TB) runner.Driver, opts Options) {
+func newSuite(open Open, opts Options) *suite {
 	if opts.Limits == (runner.Limits{}) {
 		opts.Limits = DefaultLimits
 	}
-	s := &suite{open: New, opts: opts}
+	if opts.Moment == 0 {
+		opts.Moment = 15 * time.Millisecond
+	}
+	return &suite{open, opts}
+}
+
+// Run runs the suite. With AIVORY_SOAK=1 in the environment, what is repeated is
+// repeated often.
+func Run(t *testing.T, open Open, opts Options) {
+	s := newSuite(open, opts)
+	if instance := os.Getenv(victimOf); instance != "" {
+		s.victim(t, instance)
+		return
+	}
 	before := goleak.IgnoreCurrent()
 	for _, test := range []struct {
-		name string
-		run  func(*testing.T, *suite)
+		name  string
+		run   func(*testing.T, *suite)
+		short bool // part of the short form
 	}{
-		{"Lifecycle", testLifecycle},
-		{"Exec", testExec},
-		{"Artifacts", testArtifacts},
-		{"Files", testFiles},
-		{"Archive", testArchive},
-		{"Isolation", testIsolation},
-		{"Program", testProgram},
-		{"Survivors", testSurvivors},
-		{"Agent", testAgent},
-		{"Memory", testMemory},
-		{"Legacy", testLegacy},
-		{"Posture", testPosture},
-		{"Escape", testEscape},
-		{"Storm", testStorm},
+		{"Driver", testDriver, true},
+		{"Lifecycle", testLifecycle, true},
+		{"Exec", testExec, false},
+		{"Artifacts", testArtifacts, false},
+		{"Files", testFiles, false},
+		{"Archive", testArchive, false},
+		{"Isolation", testIsolation, false},
+		{"Program", testProgram, false},
+		{"Survivors", testSurvivors, false},
+		{"Agent", testAgent, false},
+		{"Memory", testMemory, false},
+		{"Legacy", testLegacy, false},
+		{"Posture", testPosture, true},
+		{"Escape", testEscape, true},
+		{"Storm", testStorm, true},
+		{"Killed", testKilled, true},
 	} {
+		if s.opts.Short && !test.short && soak(0, 1) == 1 {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) {
 			s.skip(t)
 			test.run(t, s)
@@ -95,6 +150,18 @@ func Run(t *testing.T, New func(testing.TB) runner.Driver, opts Options) {
 	if err := goleak.Find(before); err != nil {
 		t.Error(err)
 	}
+}
+
+// driver makes a driver that the test's end closes.
+func (s *suite) driver(t testing.TB, c Config) runner.Driver {
+	t.Helper()
+	d := s.open(t, c)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
 }
 
 // skip skips a test that the driver's exceptions name.
@@ -146,15 +213,9 @@ func (s *suite) sandbox(t testing.TB, preload ...string) *sandbox {
 // limited is sandbox for a runner with limits of its own.
 func (s *suite) limited(t testing.TB, limits runner.Limits, preload ...string) *sandbox {
 	t.Helper()
-	d := s.open(t)
+	d := s.driver(t, Config{})
 	b := &sandbox{t: t, suite: s, driver: d, preload: preload}
-	spec := runner.Spec{SessionID: sessionID(), CreatedAt: time.Unix(1_700_000_000, 0), Limits: limits}
-	id, err := d.Create(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.remove(t, d, id) })
-	b.id = id
+	b.id, _ = Create(t, d, limits)
 	b.reopen()
 	return b
 }
@@ -162,27 +223,11 @@ func (s *suite) limited(t testing.TB, limits runner.Limits, preload ...string) *
 // adopt is a runner that is there already.
 func (s *suite) adopt(t testing.TB, id string) *sandbox {
 	t.Helper()
-	d := s.open(t)
-	t.Cleanup(func() { s.remove(t, d, id) })
+	d := s.driver(t, Config{})
+	t.Cleanup(func() { Remove(t, d, id) })
 	b := &sandbox{t: t, suite: s, driver: d, id: id}
 	b.reopen()
 	return b
-}
-
-func (s *suite) remove(t testing.TB, d runner.Driver, id string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := d.Destroy(ctx, id); err != nil {
-		t.Error(err)
-	}
-	list, err := d.List(ctx)
-	if err != nil || slices.ContainsFunc(list, func(in runner.Instance) bool { return in.ID == id }) {
-		t.Errorf("runner %s was left behind (%v)", id, err)
-	}
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
 }
 
 // reopen forgets the connection, as a service that is started again.
@@ -195,12 +240,6 @@ func (b *sandbox) reopen() {
 	})
 	r := b.Runner
 	b.t.Cleanup(func() { _ = r.Close() })
-}
-
-func sessionID() string {
-	raw := make([]byte, 16)
-	_, _ = rand.Read(raw)
-	return hex.EncodeToString(raw)
 }
 
 // outcome is a run with its artifacts' content.
@@ -314,22 +353,7 @@ func (b *sandbox) pack(t testing.TB) ([]byte, runner.PackStats) {
 // command runs a command in the runner as an agent would be, to its end.
 func (b *sandbox) command(t testing.TB, input string, command ...string) string {
 	t.Helper()
-	s, err := b.driver.Dial(t.Context(), b.id, command, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if _, err := io.WriteString(s, input); err != nil {
-		t.Fatal(err)
-	}
-	out, err := io.ReadAll(s)
-	if err != nil {
-		t.Fatalf("%q: %v; it said %q", command[0], err, s.Diagnostics())
-	}
-	if said := s.Diagnostics(); said != "" {
-		t.Logf("%q said %q", command[0], said)
-	}
-	return string(out)
+	return commandWith(t, b.driver, b.id, input, command...)
 }
 
 // processes are the command lines of all processes of the program's user but

@@ -1,0 +1,207 @@
+//go:build integration
+
+package docker_test
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
+)
+
+// ownEngine is a daemon of the tests' own, on a private socket: no engine that
+// runs on this machine is touched. What it has unpacked of the image stays in the
+// cache directory, for the next time.
+type ownEngine struct {
+	name string // of its directories
+	// command returns what starts it: root is kept, run is not.
+	command func(t *testing.T, root, run, socket string) *exec.Cmd
+}
+
+// hostOf names, in the environment, where such a daemon is that an earlier
+// process of these tests has started.
+func (e ownEngine) hostOf() string { return "AIVORY_TEST_ENGINE_" + e.name }
+
+// start starts the daemon for a test, with the image in it, and returns its
+// host. A process that was started by a test uses that one's.
+func (e ownEngine) start(t *testing.T) string {
+	t.Helper()
+	if host := os.Getenv(e.hostOf()); host != "" {
+		return host
+	}
+	root := filepath.Join(cacheDir(t), "test-"+e.name)
+	if err := os.MkdirAll(root, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	lock(t, root+".lock")
+	run, err := os.MkdirTemp("", "aivory-"+e.name+"-") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(run); err != nil {
+			t.Error(err)
+		}
+	})
+	socket := filepath.Join(run, "engine.sock")
+	cmd := e.command(t, root, run, socket)
+	log, err := os.Create(filepath.Join(root + ".log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	ended := startTied(t, cmd)
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-ended:
+		case <-time.After(30 * time.Second):
+			_ = cmd.Process.Kill()
+			<-ended
+			t.Errorf("%s did not end when told to", e.name)
+		}
+	})
+	host := "unix://" + socket
+	c := engineClient(t, host)
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		if _, err = c.Ping(t.Context(), client.PingOptions{}); err == nil {
+			break
+		}
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatalf("%s does not start: %v; its log: %s", e.name, err, log.Name())
+		default:
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not answer: %v; its log: %s", e.name, err, log.Name())
+		}
+	}
+	bringImage(t, c)
+	t.Setenv(e.hostOf(), host)
+	return host
+}
+
+// startTied starts a process that does not outlive this one. Its end is in the
+// channel.
+func startTied(t *testing.T, cmd *exec.Cmd) chan error {
+	t.Helper()
+	started, ended := make(chan error), make(chan error, 1)
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig, cmd.SysProcAttr.Setpgid = syscall.SIGTERM, true
+	go func() {
+		goruntime.LockOSThread() // the signal comes when this thread ends
+		defer goruntime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			ended <- cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	return ended
+}
+
+// lock keeps other tests on this machine from the same directory.
+func lock(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bringImage has the image under test in another engine, too.
+func bringImage(t *testing.T, to *client.Client) {
+	t.Helper()
+	from := engineClient(t, "")
+	want, err := from.ImageInspect(t.Context(), runnertest.Image())
+	if err != nil {
+		t.Fatal(err)
+	}
+	have, err := to.ImageInspect(t.Context(), runnertest.Image())
+	if err == nil && have.ID == want.ID {
+		return
+	}
+	saved, err := from.ImageSave(t.Context(), []string{runnertest.Image()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer saved.Close()
+	loaded, err := to.ImageLoad(t.Context(), saved, client.ImageLoadWithQuiet(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer loaded.Close()
+	if said, err := io.ReadAll(loaded); err != nil {
+		t.Fatalf("cannot load the image: %v: %s", err, said)
+	}
+	if have.ID != "" {
+		_, _ = to.ImageRemove(t.Context(), have.ID, client.ImageRemoveOptions{Force: true})
+	}
+}
+
+// cacheDir is where scripts keep what they fetch.
+func cacheDir(t testing.TB) string {
+	t.Helper()
+	if dir := os.Getenv("AIVORY_CACHE_DIR"); dir != "" {
+		return dir
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "aivory-sandbox")
+}
+
+// program finds a program on the path, or where scripts put it.
+func program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		path, err = exec.LookPath(filepath.Join(cacheDir(t), "bin", name))
+	}
+	if err != nil {
+		t.Fatalf("the scripts of this repository would have made it ready: %v", err)
+	}
+	return path
+}
+
+// dockerWithRunsc is a Docker daemon that knows gVisor's runtime.
+var dockerWithRunsc = ownEngine{"docker", func(t *testing.T, root, run, socket string) *exec.Cmd {
+	own, err := engineClient(t, "").Info(t.Context(), client.InfoOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(run, "daemon.json")
+	b, err := json.Marshal(map[string]any{"runtimes": map[string]any{
+		"runsc": map[string]any{"path": program(t, "runsc"), "runtimeArgs": []string{"--network=none", "--overlay2=none", "--oci-seccomp"}},
+	}})
+	if err == nil {
+		err = os.WriteFile(config, b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exec.Command(program(t, "dockerd"), "--config-file", config, "--host", "unix://"+socket,
+		"--data-root", root, "--exec-root", filepath.Join(run, "exec"), "--pidfile", filepath.Join(run, "pid"),
+		"--storage-driver", own.Info.Driver, "--bridge=none", "--iptables=false", "--ip6tables=false")
+}}
