@@ -32,6 +32,7 @@ func newDocker(cfg config.Config, profile []byte, log *slog.Logger) (runner.Driv
 		Runtime:        cfg.Runtime,
 		Instance:       cfg.Instance,
 		SeccompProfile: profile,
+		ProfileFile:    filepath.Join(cfg.StateDir, "seccomp.json"),
 		CallTimeout:    cfg.DockerCallTimeout,
 		Logger:         log,
 	})

@@ -37,18 +37,23 @@ def survivors(dead=False):
 def sweep():
     """Kills all in the runner but process 1 and this process.
 
-    kill(-1) is atomic against forks, but for gVisor's, which is repeated, and
-    spares process 1 since that belongs to another user. In a container of the
+    kill(-1) is atomic against forks, but for gVisor's, which is repeated until it
+    finds nothing a few times over, and spares process 1 since that belongs to
+    another user. In a container of the
     older service process 1 and its `sleep` are of this user, and the container
     ends with them: there, kill one by one.
     """
     if OWN_INIT:
-        for _ in range(200):
+        quiet = 0
+        for _ in range(2000):
             try:
                 os.kill(-1, signal.SIGKILL)
             except OSError:
                 pass  # nothing there to kill
-            if not GVISOR or not survivors():
+            if not GVISOR:
+                break
+            quiet = 0 if survivors() else quiet + 1
+            if quiet == 5:
                 break
         return []
     spared = [1]
@@ -290,6 +295,13 @@ GUARDED = {
     "aarch64": (0xC00000B7, (129, 130, 131, 138, 240, 118, 119, 122, 274, 261), 140, 25, 424),
 }
 
+# By what a filter calls the machine: unshare, setns, add_key, request_key and
+# keyctl; prctl; clone; mknod and mknodat with the place of the mode.
+CONFINED = {
+    0xC000003E: ((272, 308, 248, 249, 250), 157, 56, ((133, 1), (259, 2))),
+    0xC00000B7: ((97, 268, 217, 218, 219), 167, 220, ((33, 2),)),
+}
+
 
 def guard(pids):
     """A filter of system calls that puts these processes out of reach of one that
@@ -329,6 +341,18 @@ def guard(pids):
         code += rule(number, (0, others))
     code += rule(setpriority, (0, [os.PRIO_USER]), (1, others))
     code += rule(fcntl_number, (1, [10]))  # F_SETSIG
+    if GVISOR:
+        # It gives namespaces, keyrings and device nodes to everybody, and ends the
+        # whole runner where a process dies at the same moment as its subreaper.
+        refused, prctl, clone, nodes = CONFINED[arch]
+        code += rule(prctl, (0, [PR_SET_CHILD_SUBREAPER]))
+        for number in refused:
+            code += [(equal, number, 0, 1), (give, refuse, 0, 0)]
+        code += [(equal, 435, 0, 1), (give, unknown, 0, 0)]  # clone3, whose flags are in memory
+        code += [(equal, clone, 0, 4), (load, 16, 0, 0), (0x45, 0x7E020000, 0, 1), (give, refuse, 0, 0), (give, allow, 0, 0)]
+        for number, mode in nodes:
+            code += [(equal, number, 0, 6), (load, 16 + 8 * mode, 0, 0), (0x54, 0xF000, 0, 0), (equal, stat.S_IFCHR, 1, 0),
+                     (equal, stat.S_IFBLK, 0, 1), (give, refuse, 0, 0), (give, allow, 0, 0)]
     code += [(equal, pidfd_send_signal, 0, 1), (give, refuse, 0, 0), (give, allow, 0, 0)]
     return b"".join(struct.pack("=HBBI", what, yes, no, value) for what, value, yes, no in code)
 
@@ -1302,18 +1326,30 @@ def open_workspace(seen="."):
         pass
 
 
+IPC = {
+    "shm": (lambda: libc.shmget(0, 1, 0o600), lambda i: libc.shmctl(i, 0, None)),
+    "msg": (lambda: libc.msgget(0, 0o600), lambda i: libc.msgctl(i, 0, None)),
+    "sem": (lambda: libc.semget(0, 1, 0o600), lambda i: libc.semctl(i, 0, 0)),
+}
+IPC_SEEN = dict.fromkeys(IPC, 0)  # the last number that was looked at, under gVisor
+
+
 def remove_ipc(proc):
     """Removes System V's shared memory and the like, which outlive processes
     and hold the runner's memory."""
-    for table, remove in (("shm", lambda i: libc.shmctl(i, 0, None)), ("msg", lambda i: libc.msgctl(i, 0, None)),
-                          ("sem", lambda i: libc.semctl(i, 0, 0))):
+    for table, (make, remove) in IPC.items():
         try:
             fd = os.open("sysvipc/" + table, os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
             with open(fd, "rb", buffering=0) as f:
                 for line in f.readall().splitlines()[1:]:
                     remove(int(line.split()[1]))
         except (OSError, ValueError):
-            pass  # not known here
+            if GVISOR:  # it has no list, but numbers them one after the other
+                last, seen = make(), IPC_SEEN[table]
+                last = last if last >= 0 else seen + 100000  # there are too many already
+                for number in range(max(seen, last - 100000), last + 1):
+                    remove(number)
+                IPC_SEEN[table] = last
 
 
 # A run as the service asks for it, but for what would wait or look at files.

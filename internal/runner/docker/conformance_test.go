@@ -60,7 +60,7 @@ func on(host, runtime string) (runnertest.Open, runnertest.Options) {
 			for _, root := range []string{"/var/lib/docker", filepath.Join(cacheDir(t), "test-*")} {
 				patterns = append(patterns, filepath.Join(root, "containers", "*"), filepath.Join(root, "image", "*", "layerdb", "mounts", "*"))
 			}
-			for _, run := range []string{"/run/docker", filepath.Join(os.TempDir(), "aivory-*", "exec")} {
+			for _, run := range []string{"/run/docker", "/run/aivory-test-*/exec"} {
 				patterns = append(patterns, filepath.Join(run, "runtime-*", "moby", "*"), filepath.Join(run, "containerd", "daemon", "*", "moby", "*"))
 			}
 			return patterns
@@ -79,6 +79,16 @@ func TestConformance(t *testing.T) {
 func TestConformanceRunsc(t *testing.T) {
 	open, opts := on(dockerWithRunsc.start(t), "runsc")
 	opts.Short = true
+	runnertest.Run(t, open, runnertest.GVisor(opts))
+}
+
+func TestConformancePodman(t *testing.T) {
+	open, opts := on(podman.start(t), "")
+	opts.Short = true
+	opts.Except = map[string]string{
+		`Killed: process "/usr/bin/conmon\x00`: "Podman keeps what supervises a command for five minutes after its end",
+	}
+	opts.Posture = map[string]any{"groups": []any{}} // the program's own is in "gid"
 	runnertest.Run(t, open, opts)
 }
 

@@ -79,7 +79,11 @@ func aboutQuota(err error) bool {
 }
 
 func (d *Driver) postCreate(ctx context.Context, spec runner.Spec, img *image, withQuota bool) (string, error) {
-	options := d.containerOptions(spec, img, withQuota)
+	seccomp, err := d.seccomp.option(d.engine.podman.Load())
+	if err != nil {
+		return "", err
+	}
+	options := d.containerOptions(spec, img, withQuota, seccomp)
 	lasting, cancel := runner.Outlast(ctx, createGrace)
 	defer cancel()
 	made, err := call(lasting, d.engine, "create container "+options.Name, func(ctx context.Context, c *client.Client) (client.ContainerCreateResult, error) {
@@ -113,10 +117,14 @@ func (d *Driver) startContainer(ctx context.Context, spec runner.Spec, id string
 			return err
 		}
 	}
-	return do(ctx, d.engine, "start container "+id, func(ctx context.Context, c *client.Client) error {
+	err := do(ctx, d.engine, "start container "+id, func(ctx context.Context, c *client.Client) error {
 		_, err := c.ContainerStart(ctx, id, client.ContainerStartOptions{})
 		return err
 	})
+	if err == nil && spec.Limits.ReadOnlyRootfs && d.engine.podman.Load() {
+		err = d.giveAway(ctx, id)
+	}
+	return err
 }
 
 // writableDirs is a tar of the directories that a program writes to, for the

@@ -31,34 +31,45 @@ func (d *Driver) Dial(ctx context.Context, id string, command, env []string) (ru
 	if !handlePattern.MatchString(id) {
 		return nil, fmt.Errorf("cannot dial %q: %w", id, runner.ErrNotFound)
 	}
-	exec, err := call(ctx, d.engine, "prepare a command in container "+id, func(ctx context.Context, c *client.Client) (client.ExecCreateResult, error) {
-		return c.ExecCreate(ctx, id, client.ExecCreateOptions{
-			// gVisor runs a command as root where no user is given.
-			User:         programUser,
-			AttachStdin:  true,
-			AttachStdout: true,
-			AttachStderr: true,
-			Env:          env,
-			WorkingDir:   "/",
-			Cmd:          command,
-		})
+	s, err := d.exec(ctx, id, client.ExecCreateOptions{
+		// gVisor runs a command as root where no user is given.
+		User:         programUser,
+		AttachStdin:  true,
+		AttachStdout: true,
+		AttachStderr: true,
+		Env:          env,
+		WorkingDir:   "/",
+		Cmd:          command,
 	})
-	if err != nil {
-		return nil, asNotFound(err)
+	if err = asNotFound(err); said(err, http.StatusConflict, stateImproper) || said(err, http.StatusInternalServerError, stateImproper) {
+		err = d.asStopped(ctx, id, err)
 	}
-	s, err := call(ctx, d.engine, "start a command in container "+id, func(ctx context.Context, c *client.Client) (*stream, error) {
-		return attach(ctx, c, exec.ID)
-	})
 	if err != nil {
-		return nil, asNotFound(err)
+		return nil, err
 	}
 	d.streams.add(id, s)
 	return s, nil
 }
 
+// exec starts a command in a container.
+func (d *Driver) exec(ctx context.Context, id string, options client.ExecCreateOptions) (*stream, error) {
+	exec, err := call(ctx, d.engine, "prepare a command in container "+id, func(ctx context.Context, c *client.Client) (client.ExecCreateResult, error) {
+		return c.ExecCreate(ctx, id, options)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return call(ctx, d.engine, "start a command in container "+id, func(ctx context.Context, c *client.Client) (*stream, error) {
+		return d.engine.attach(ctx, c, exec.ID)
+	})
+}
+
 // asNotFound marks an error that means that the container is gone or stopped.
 // One that is paused is neither.
 func asNotFound(err error) error {
+	if err == nil {
+		return nil
+	}
 	if noSuchContainer(err) || said(err, http.StatusConflict, "is not running") ||
 		said(err, http.StatusInternalServerError, "is not running") { // it went between the two calls of a dial
 		return fmt.Errorf("%w: %w", runner.ErrNotFound, err)
@@ -69,7 +80,7 @@ func asNotFound(err error) error {
 // attach starts a prepared command and takes over the connection. The Docker
 // client's own way drops the reason when the engine refuses, and reads through
 // two small buffers. Once attach has returned, ctx no longer matters.
-func attach(ctx context.Context, c *client.Client, execID string) (s *stream, err error) {
+func (e *engine) attach(ctx context.Context, c *client.Client, execID string) (s *stream, err error) {
 	base, err := client.ParseHostURL(c.DaemonHost())
 	if err != nil {
 		return nil, err
@@ -108,7 +119,7 @@ func attach(ctx context.Context, c *client.Client, execID string) (s *stream, er
 	if err != nil {
 		return nil, err
 	}
-	note(resp)
+	e.note(resp)
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		return nil, refusal(resp)
 	}

@@ -7,7 +7,6 @@ package docker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"strings"
@@ -37,6 +36,9 @@ type Config struct {
 	// SeccompProfile is a profile in Docker's JSON format; empty is Docker's
 	// default profile of the day this program was built, not the engine's own.
 	SeccompProfile []byte
+	// ProfileFile is where the profile is written for Podman, which takes it from a
+	// file of its host; empty is for no Podman. Nothing else uses it.
+	ProfileFile string
 	// CallTimeout bounds each control call, 30 s where it is zero.
 	CallTimeout time.Duration
 	// PullTimeout bounds pulling the image, 20 min where it is zero.
@@ -65,7 +67,7 @@ func (c Config) withDefaults() Config {
 type Driver struct {
 	cfg     Config
 	log     *slog.Logger
-	seccomp string // the profile, one line of JSON
+	seccomp profile
 	engine  *engine
 	image   imageState
 	streams streams
@@ -90,7 +92,7 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.Image == "" {
 		return nil, errors.New("cannot set up the docker driver: no runner image is named")
 	}
-	profile, err := seccompProfile(cfg.SeccompProfile)
+	text, err := seccompProfile(cfg.SeccompProfile)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +100,10 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{cfg: cfg, log: cfg.Logger, seccomp: profile, engine: eng}
+	d := &Driver{cfg: cfg, log: cfg.Logger, seccomp: profile{text: text, file: cfg.ProfileFile}, engine: eng}
+	if len(cfg.SeccompProfile) > 0 && runner.GVisor(cfg.Runtime) {
+		d.log.Warn("gVisor does not apply SANDBOX_SECCOMP_PROFILE to programs; its own kernel and the agent's filter are what holds them")
+	}
 	d.life, d.stop = context.WithCancel(context.Background())
 	return d, nil
 }
@@ -161,17 +166,4 @@ func (d *Driver) noteWarnings(warnings []string) {
 			d.log.Warn("engine warning", "warning", w)
 		}
 	}
-}
-
-// seccompProfile returns a profile as one line of JSON.
-func seccompProfile(given []byte) (string, error) {
-	if len(given) == 0 {
-		return defaultSeccomp()
-	}
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(given, &object); err != nil {
-		return "", errors.New("cannot use the seccomp profile: it is not a JSON object")
-	}
-	one, err := json.Marshal(object)
-	return string(one), err
 }

@@ -33,6 +33,7 @@ type engine struct {
 	probe  *client.Client
 	pinned bool                          // DOCKER_API_VERSION is set
 	agreed atomic.Pointer[client.Client] // speaks the agreed version; nil before
+	podman atomic.Bool                   // the engine says that it is Podman
 }
 
 // newEngine returns a connection to host or, where that is empty, to what the
@@ -56,12 +57,12 @@ func newEngine(host string, timeout time.Duration) (*engine, error) {
 	e := &engine{
 		timeout: timeout,
 		pinned:  strings.TrimSpace(os.Getenv(client.EnvOverrideAPIVersion)) != "",
-		opts: append(opts,
-			client.WithHost(host),
-			client.WithAPIVersionFromEnv(),
-			client.WithUserAgent("aivory-sandbox"),
-			client.WithHTTPResponseHook(note)),
 	}
+	e.opts = append(opts,
+		client.WithHost(host),
+		client.WithAPIVersionFromEnv(),
+		client.WithUserAgent("aivory-sandbox"),
+		client.WithHTTPResponseHook(e.note))
 	if e.probe, err = client.New(e.opts...); err != nil {
 		return nil, fmt.Errorf("cannot use DOCKER_HOST %q: %w", host, err)
 	}
@@ -201,7 +202,10 @@ type answerKey struct{}
 func answerTo(ctx context.Context) *answer { return ctx.Value(answerKey{}).(*answer) }
 
 // note is a hook of the client. It runs in the goroutine of the call.
-func note(resp *http.Response) {
+func (e *engine) note(resp *http.Response) {
+	if server := resp.Header.Get("Server"); server != "" {
+		e.podman.Store(strings.HasPrefix(server, "Libpod/"))
+	}
 	if a, ok := resp.Request.Context().Value(answerKey{}).(*answer); ok {
 		a.status, a.server = resp.StatusCode, resp.Header.Get("Server")
 	}
@@ -234,7 +238,8 @@ func said(err error, status int, text string) bool {
 }
 
 func noSuchContainer(err error) bool {
-	return said(err, http.StatusNotFound, "no such container")
+	return said(err, http.StatusNotFound, "no such container") ||
+		said(err, http.StatusInternalServerError, "does not exist in database: no such container") // Podman's, at times
 }
 
 func noSuchImage(err error) bool {

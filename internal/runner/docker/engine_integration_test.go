@@ -9,6 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -43,15 +46,20 @@ func (e ownEngine) start(t *testing.T) string {
 		t.Fatal(err)
 	}
 	lock(t, root+".lock")
-	run, err := os.MkdirTemp("", "aivory-"+e.name+"-") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
+	// Engines remember it, and a socket's path is short.
+	run := "/run/aivory-test-" + e.name
+	clear := func() {
+		killAbout(t, root)
+		unmountBelow(t, root, run)
 		if err := os.RemoveAll(run); err != nil {
 			t.Error(err)
 		}
-	})
+	}
+	clear()
+	t.Cleanup(clear)
+	if err := os.Mkdir(run, 0o711); err != nil {
+		t.Fatal(err)
+	}
 	socket := filepath.Join(run, "engine.sock")
 	cmd := e.command(t, root, run, socket)
 	log, err := os.Create(filepath.Join(root + ".log"))
@@ -65,7 +73,7 @@ func (e ownEngine) start(t *testing.T) string {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-ended:
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			_ = cmd.Process.Kill()
 			<-ended
 			t.Errorf("%s did not end when told to", e.name)
@@ -90,6 +98,37 @@ func (e ownEngine) start(t *testing.T) string {
 	bringImage(t, c)
 	t.Setenv(e.hostOf(), host)
 	return host
+}
+
+// killAbout kills what an engine left running that has a directory of its in the
+// command line.
+func killAbout(t *testing.T, dir string) {
+	t.Helper()
+	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range found {
+		command, _ := os.ReadFile(path)
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && strings.Contains(string(command), dir+"/") {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// unmountBelow unmounts what an engine left mounted of its own.
+func unmountBelow(t *testing.T, dirs ...string) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		path := strings.Fields(line)[1]
+		if slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(path, dir+"/") }) {
+			_ = syscall.Unmount(path, syscall.MNT_DETACH)
+		}
+	}
 }
 
 // startTied starts a process that does not outlive this one. Its end is in the
@@ -193,7 +232,7 @@ var dockerWithRunsc = ownEngine{"docker", func(t *testing.T, root, run, socket s
 	}
 	config := filepath.Join(run, "daemon.json")
 	b, err := json.Marshal(map[string]any{"runtimes": map[string]any{
-		"runsc": map[string]any{"path": program(t, "runsc"), "runtimeArgs": []string{"--network=none", "--overlay2=none", "--oci-seccomp"}},
+		"runsc": map[string]any{"path": program(t, "runsc"), "runtimeArgs": []string{"--network=none", "--overlay2=none"}},
 	}})
 	if err == nil {
 		err = os.WriteFile(config, b, 0o600)
@@ -204,4 +243,10 @@ var dockerWithRunsc = ownEngine{"docker", func(t *testing.T, root, run, socket s
 	return exec.Command(program(t, "dockerd"), "--config-file", config, "--host", "unix://"+socket,
 		"--data-root", root, "--exec-root", filepath.Join(run, "exec"), "--pidfile", filepath.Join(run, "pid"),
 		"--storage-driver", own.Info.Driver, "--bridge=none", "--iptables=false", "--ip6tables=false")
+}}
+
+// podman is Podman's service, with the privileges of root.
+var podman = ownEngine{"podman", func(t *testing.T, root, run, socket string) *exec.Cmd {
+	return exec.Command(program(t, "podman"), "--root", root, "--runroot", filepath.Join(run, "state"), "--tmpdir", filepath.Join(run, "tmp"),
+		"--runtime", program(t, "runc"), "--cgroup-manager", "cgroupfs", "--events-backend", "none", "system", "service", "--time", "0", "unix://"+socket)
 }}

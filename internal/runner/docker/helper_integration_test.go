@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/moby/moby/api/types/container"
@@ -52,7 +53,7 @@ func newDriver(t testing.TB, change func(*docker.Config)) *docker.Driver {
 
 func makeDriver(t testing.TB, change func(*docker.Config)) *docker.Driver {
 	t.Helper()
-	cfg := docker.Config{Image: runnertest.Image(), Instance: testInstance}
+	cfg := docker.Config{Image: runnertest.Image(), Instance: testInstance, ProfileFile: filepath.Join(t.TempDir(), "seccomp.json")}
 	if change != nil {
 		change(&cfg)
 	}

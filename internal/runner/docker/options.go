@@ -12,13 +12,13 @@ import (
 
 // containerOptions is the security posture: all that is asked of the engine for
 // one runner.
-func (d *Driver) containerOptions(spec runner.Spec, img *image, withQuota bool) client.ContainerCreateOptions {
+func (d *Driver) containerOptions(spec runner.Spec, img *image, withQuota bool, seccomp string) client.ContainerCreateOptions {
 	l := spec.Limits
 	oomKillDisable, init := false, false
 	host := &container.HostConfig{
 		NetworkMode: "none",
 		CapDrop:     []string{"ALL"},
-		SecurityOpt: []string{"no-new-privileges", "seccomp=" + d.seccomp},
+		SecurityOpt: []string{"no-new-privileges", "seccomp=" + seccomp},
 		// What the runner prints is nobody's, least of all the host disk's.
 		LogConfig:    container.LogConfig{Type: "none"},
 		IpcMode:      container.IPCModePrivate,
@@ -27,7 +27,7 @@ func (d *Driver) containerOptions(spec runner.Spec, img *image, withQuota bool) 
 		Init:           &init,
 		Runtime:        d.cfg.Runtime,
 		ReadonlyRootfs: l.ReadOnlyRootfs,
-		Tmpfs:          tmpfs(l, img),
+		Tmpfs:          tmpfs(l, img, d.engine.podman.Load()),
 		Resources: container.Resources{
 			Memory:         l.MemoryBytes,
 			MemorySwap:     l.MemoryBytes,
@@ -42,6 +42,9 @@ func (d *Driver) containerOptions(spec runner.Spec, img *image, withQuota bool) 
 		tasks = own.HostTasks
 		host.Ulimits = append(host.Ulimits, ulimit("as", own.AddressSpace)...)
 		host.Ulimits = append(host.Ulimits, ulimit("nproc", own.Processes)...)
+	}
+	if d.engine.podman.Load() {
+		host.Ulimits = append(host.Ulimits, ulimit("nproc", processesOfAll)...)
 	}
 	if tasks != 0 {
 		host.PidsLimit = &tasks
@@ -79,14 +82,17 @@ func (d *Driver) containerOptions(spec runner.Spec, img *image, withQuota bool) 
 // The owner is given because runc 1.1.5 keeps the mode of a directory that is
 // there already and ignores mode=. The engine's own default is noexec, but
 // programs build and run things.
-func tmpfs(l runner.Limits, img *image) map[string]string {
+func tmpfs(l runner.Limits, img *image, podman bool) map[string]string {
 	if !l.ReadOnlyRootfs {
 		return nil
 	}
 	mounts := map[string]string{}
 	add := func(path string, mode, size int64) {
-		mounts[path] = fmt.Sprintf("rw,exec,nosuid,nodev,size=%d,uid=%d,gid=%d,mode=%o",
-			size, runner.ProgramUID, runner.ProgramGID, mode)
+		owner := fmt.Sprintf("uid=%d,gid=%d,", runner.ProgramUID, runner.ProgramGID)
+		if podman {
+			owner = "notmpcopyup," // see giveAway
+		}
+		mounts[path] = fmt.Sprintf("rw,exec,nosuid,nodev,size=%d,%smode=%o", size, owner, mode)
 	}
 	for _, v := range img.volumes {
 		if v != "/" {

@@ -3,7 +3,6 @@
 package oci_test
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -49,38 +48,9 @@ func TestConformanceCrun(t *testing.T) {
 }
 
 func TestConformanceRunsc(t *testing.T) {
-	if os.Getenv("AIVORY_SOAK") != "1" {
-		t.Skip("takes ten minutes; set AIVORY_SOAK=1")
-	}
 	open, opts := on("runsc")
-	// A fork bomb's processes need more memory than on the host's kernel.
-	opts.Limits = runnertest.DefaultLimits
-	opts.Limits.MemoryBytes = 2 << 30
-	opts.Except = exceptRunsc
-	runnertest.Run(t, open, opts)
-}
-
-// exceptRunsc are the tests that gVisor makes impossible. What it does in place
-// of the first few is tested by TestGVisorMemory.
-var exceptRunsc = map[string]string{
-	"Memory/AtOnce":          "a program meets a MemoryError of its own before the kernel's end",
-	"Memory/BitByBit":        "a program meets a MemoryError of its own before the kernel's end",
-	"Memory/AgainstTheAgent": "a program meets a MemoryError of its own before the kernel's end",
-	"Memory/ChildAlone":      "a child meets a MemoryError of its own before the kernel's end",
-	"Memory/Children":        "several processes together can use up the sandbox's memory, which ends it",
-	"Archive/Bomb":           "a hole in a file counts as blocks",
-	"Isolation/SharedMemory": "there is no /proc/sysvipc, by which the agent finds what runs leave",
-	"Survivors/Respawning":   "kill(-1) can miss a process that is being forked, over and over",
-	"Survivors/SubReaper":    "a process that dies with its subreaper ends the sandbox",
-	"Agent/Memory":           "/proc shows the names of a non-dumpable process's files and its environment, not its memory",
-	"Posture":                "capabilities, file systems and what a call is refused with are gVisor's own",
-	"Escape/Init":            "/proc/1/fd can be listed, not opened",
-	"Escape/Devices":         "device nodes are gVisor's own, and it has no devices of the host's",
-	"Escape/Rights":          "oom_score_adj is gVisor's own",
-	"Escape/Namespaces":      "user namespaces are gVisor's own, and open to everybody",
-	"Escape/Mounts":          "so are mounts in them",
-	"Escape/KernelSettings":  "settings in /proc/sys are gVisor's own",
-	"Escape/SystemCalls":     "keyrings and the like are gVisor's own",
+	opts.Short = true // all of it takes five minutes
+	runnertest.Run(t, open, runnertest.GVisor(opts))
 }
 
 func BenchmarkRunc(b *testing.B)  { bench(b, "runc") }

@@ -7,9 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/oci"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
 )
@@ -67,32 +65,5 @@ func TestSystemCallsStayInside(t *testing.T) {
 		if processes == 0 || named != c.seen || opened != c.seen {
 			t.Errorf("%s: of %d tasks, one has the program's name: %v, its file: %v", c.name, processes, named, opened)
 		}
-	}
-}
-
-// TestGVisorMemory: a program that asks for too much is told so, and the session
-// goes on.
-func TestGVisorMemory(t *testing.T) {
-	d := newDriver(t, "runsc")
-	id, _ := runnertest.Create(t, d, runnertest.DefaultLimits)
-	r := runner.New(d, id, runner.Options{CPUs: 1, DialTimeout: time.Minute})
-	defer func() { _ = r.Close() }()
-	for _, c := range []struct{ code, out, err string }{
-		{"open('kept', 'w').write('content')", "", ""},
-		{"x = bytearray(6 << 30)", "", "MemoryError\n"},
-		{"x = []\nwhile True: x.append(bytearray(1 << 20))", "", "MemoryError\n"},
-		{"print(open('kept').read())", "content\n", ""},
-	} {
-		x, err := r.Exec(t.Context(), runner.ExecRequest{
-			Code: []byte(c.code), Timeout: time.Minute, MaxOutputBytes: 1 << 10,
-			Artifacts: runner.ArtifactLimits{MaxFiles: 1, MaxDuration: time.Second, FileTimeout: time.Second},
-		})
-		if err != nil {
-			t.Fatalf("%s: %v", c.code, err)
-		}
-		if string(x.Stdout) != c.out || !strings.HasSuffix(string(x.Stderr), c.err) {
-			t.Errorf("%s: printed %q, stderr %q", c.code, x.Stdout, x.Stderr)
-		}
-		_ = x.Close()
 	}
 }

@@ -17,9 +17,9 @@ import (
 var testInstance = "test-oci-" + runnertest.RandomHex(4)
 
 // runDir is where an instance's bundles and states are, layerDir what its runners
-// write.
+// write, for all processes of a test.
 func runDir(instance string) string   { return filepath.Join("/run/aivory-sandbox", instance) }
-func layerDir(instance string) string { return filepath.Join(os.TempDir(), instance) }
+func layerDir(instance string) string { return filepath.Join("/var/tmp", instance) }
 
 func init() {
 	leftovers = func() (left []string, err error) {

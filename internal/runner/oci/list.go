@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
+	runc "github.com/containerd/go-runc"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
@@ -53,7 +56,12 @@ func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
 // running returns the runners whose process 1 lives. One that is paused holds
 // its files; somebody means to wake it.
 func (d *Driver) running(ctx context.Context) (map[string]bool, error) {
-	found, err := d.runtime.list(ctx)
+	short, cancel := context.WithTimeoutCause(ctx, listTimeout, errListTimeout)
+	defer cancel()
+	found, err := d.runtime.list(short)
+	if errors.Is(err, errListTimeout) && ctx.Err() == nil {
+		found, err = d.listEach(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -62,6 +70,39 @@ func (d *Driver) running(ctx context.Context) (map[string]bool, error) {
 		running[c.ID] = (c.Status == "running" || c.Status == "paused") && !leaving(c.Pid)
 	}
 	return running, nil
+}
+
+// listTimeout is how long a runtime may take to list all runners before they are
+// asked for one by one, and each of them then.
+const listTimeout = 10 * time.Second
+
+var errListTimeout = errors.New("the runtime does not list runners in time")
+
+// listEach asks for each runner by itself: gVisor's runtime asks their sandboxes,
+// and one that hangs keeps it from telling of the others. That one is left out.
+func (d *Driver) listEach(ctx context.Context) ([]*runc.Container, error) {
+	entries, err := os.ReadDir(d.bundles)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list runners: %w", err)
+	}
+	found := make([]*runc.Container, len(entries))
+	var jobs errgroup.Group
+	jobs.SetLimit(8)
+	for i, e := range entries {
+		jobs.Go(func() error {
+			short, cancel := context.WithTimeoutCause(ctx, listTimeout, errListTimeout)
+			defer cancel()
+			c, err := d.runtime.client.State(short, e.Name())
+			if err == nil {
+				found[i] = c
+			} else if short.Err() != nil {
+				d.log.Warn("runner does not tell its state and is taken for dead", "runner", e.Name())
+			}
+			return nil
+		})
+	}
+	_ = jobs.Wait() // nothing fails
+	return slices.DeleteFunc(found, func(c *runc.Container) bool { return c == nil }), context.Cause(ctx)
 }
 
 // leaving tells whether a process is on its way out, though not dead: process 1
@@ -87,11 +128,7 @@ func (d *Driver) Destroy(ctx context.Context, id string) error {
 	if err := d.runtime.remove(ctx, id); err != nil {
 		return err
 	}
-	err := errors.Join(
-		removeCgroups(id),
-		os.RemoveAll(filepath.Join(d.runtime.root, id)),
-		d.removeLayer(id),
-	)
+	err := errors.Join(removeCgroups(id), d.runtime.forget(id), d.removeLayer(id))
 	if err != nil {
 		return fmt.Errorf("cannot remove all of runner %s: %w", id, err)
 	}

@@ -128,6 +128,9 @@ func New(cfg Config) (*Driver, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("cannot become the parent of what runs in runners: %w", err)
 	}
+	if len(cfg.SeccompProfile) > 0 && runner.GVisor(d.runtime.name) {
+		d.log.Warn("gVisor does not apply SANDBOX_SECCOMP_PROFILE to programs; its own kernel and the agent's filter are what holds them")
+	}
 	d.life, d.stop = context.WithCancel(context.Background())
 	if err := d.removeLostLayers(); err != nil {
 		d.log.Warn("layers of runners that are gone cannot be removed", "error", err)

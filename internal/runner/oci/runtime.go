@@ -73,11 +73,10 @@ const crun = "crun"
 
 // options are what a runtime needs on top of the usual. gVisor's own network
 // does not start on recent kernels, and is of no use; its overlay would keep
-// files in the shared image; and a seccomp profile is for the program, so it is
-// gVisor's kernel that has to keep it.
+// files in the shared image.
 func options(name string) []string {
 	if runner.GVisor(name) {
-		return []string{"--network=none", "--overlay2=none", "--oci-seccomp"}
+		return []string{"--network=none", "--overlay2=none"}
 	}
 	return nil
 }
@@ -174,6 +173,16 @@ func (r *runtime) remove(ctx context.Context, id string) error {
 		return nil
 	}
 	return r.failed(ctx, "remove runner "+id, err)
+}
+
+// forget removes what a runtime that was killed half-way keeps of a runner:
+// directories and files that have its name in theirs.
+func (r *runtime) forget(id string) error {
+	found, err := filepath.Glob(filepath.Join(r.root, "*"+id+"*"))
+	for _, path := range found {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return err
 }
 
 // version returns the runtime's name and version.

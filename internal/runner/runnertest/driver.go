@@ -296,8 +296,8 @@ func writableRoot(t *testing.T, s *suite) {
 	limits.ReadOnlyRootfs, limits.DiskSize = false, "1G" // a quota is best effort
 	a, _ := Create(t, d, limits)
 	b, _ := Create(t, d, limits)
-	got := Command(t, d, a, "sh", "-c", "for d in /tmp /home/sandbox /workspace; do echo x >$d/f && stat -c '%n %u %a' $d; done; grep -cE ' (/tmp|/workspace|/home/sandbox) ' /proc/mounts; touch /usr/x")
-	if want := "/tmp 1000 1777\n/home/sandbox 1000 755\n/workspace 1000 755\n0\n"; got != want {
+	got := Command(t, d, a, "sh", "-c", "echo x >/tmp/f && stat -c %a /tmp; for d in /home/sandbox /workspace; do echo x >$d/f && stat -c '%n %u %a' $d; done; grep -cE ' (/workspace|/home/sandbox) ' /proc/mounts; touch /usr/x")
+	if want := "1777\n/home/sandbox 1000 755\n/workspace 1000 755\n0\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := Command(t, d, b, "sh", "-c", "ls /workspace /home/sandbox"); strings.Contains(got, "f\n") {

@@ -1,6 +1,7 @@
 package runnertest
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -42,7 +43,11 @@ while True: x.append(bytearray(1 << 20))
 			s.skip(t)
 			start := time.Now()
 			o := b.run(t, c.code)
-			if o.Reason != runner.ReasonOOM || o.ExitCode != 137 || o.Usage.OOMKills == 0 {
+			if s.opts.OwnMemory {
+				if o.ExitCode != 1 || !strings.HasSuffix(o.err, "MemoryError\n") {
+					t.Errorf("%s, %d, stderr %q", o.Reason, o.ExitCode, o.err)
+				}
+			} else if o.Reason != runner.ReasonOOM || o.ExitCode != 137 || o.Usage.OOMKills == 0 {
 				t.Errorf("%s, %d, %d kills, stderr %q", o.Reason, o.ExitCode, o.Usage.OOMKills, o.err)
 			}
 			t.Logf("%v, %d kills", time.Since(start), o.Usage.OOMKills)
@@ -56,7 +61,11 @@ import subprocess, sys
 r = subprocess.run([sys.executable, '-c', 'x = []\nwhile True: x.append(bytearray(1 << 20))'])
 print(r.returncode)
 `)
-		if o.Reason != runner.ReasonExit || o.out != "-9\n" || o.Usage.OOMKills != 1 {
+		want, kills := "-9\n", int64(1)
+		if s.opts.OwnMemory {
+			want, kills = "1\n", 0
+		}
+		if o.Reason != runner.ReasonExit || o.out != want || o.Usage.OOMKills != kills {
 			t.Errorf("%s, %q, %d kills", o.Reason, o.out, o.Usage.OOMKills)
 		}
 		still(t)

@@ -24,8 +24,15 @@ type Options struct {
 	// Limits are given to the runners. Zero is DefaultLimits.
 	Limits runner.Limits
 	// Except names tests that this kind of isolation makes impossible, by their
-	// name below the suite's own, each with the reason. They are skipped.
+	// name below the suite's own, each with the reason. They are skipped. A name
+	// and what a trick prints, or begins with, excepts that alone: "Escape/Init:
+	// works: kill 0".
 	Except map[string]string
+	// Posture is what differs from what every other runner shows of itself.
+	Posture map[string]any
+	// OwnMemory is for isolation with a limit of its own on a process's memory,
+	// below the runner's: a program meets a MemoryError.
+	OwnMemory bool
 	// Short leaves out what hardly depends on the kind of isolation, where
 	// AIVORY_SOAK is not 1: such a driver shares most with one that runs it all.
 	Short bool
@@ -170,6 +177,24 @@ func (s *suite) skip(t testing.TB) {
 	if reason, ok := s.opts.Except[name]; ok {
 		t.Skip(reason)
 	}
+}
+
+// excepted returns what a program has printed without the lines that the
+// driver's exceptions name.
+func (s *suite) excepted(t testing.TB, printed string) string {
+	_, name, _ := strings.Cut(t.Name(), "/")
+	var rest strings.Builder
+	for line := range strings.Lines(printed) {
+		known := false
+		for exception := range s.opts.Except {
+			start, ok := strings.CutPrefix(exception, name+": ")
+			known = known || ok && strings.HasPrefix(line, start)
+		}
+		if !known {
+			rest.WriteString(line)
+		}
+	}
+	return rest.String()
 }
 
 // part is one of several tests on the same runner.

@@ -223,7 +223,9 @@ signal.signal(signal.SIGUSR1, lambda *_: print('usr1')); os.kill(0, signal.SIGUS
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s.skip(t)
-			b.prints(t, c.code, c.out)
+			if o := b.run(t, c.code); s.excepted(t, o.out) != c.out || o.ExitCode != 0 {
+				t.Errorf("printed %q, want %q; %d %s, stderr %.1000q", o.out, c.out, o.ExitCode, o.Reason, o.err)
+			}
 			if c.name == "CloseAll" {
 				if got := b.get(t, "mine"); got != "" {
 					t.Errorf("the program's file holds %q", got)
