@@ -2,12 +2,12 @@
 # Makes ready what runners without Docker need: an OCI runtime, and the runner
 # image, unpacked. SANDBOX_RUNTIME chooses the runtime (default runc).
 # SANDBOX_IMAGE_DIR is where images are kept, by default in the cache directory.
-# Does nothing where all is there.
+# Does nothing where all is there. A user without root gets an image of its own.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/lib.sh
 
-[ "$(id -u)" = 0 ] || die 'runners without Docker need root; or start a Docker daemon'
+[ "$(id -u)" = 0 ] || packages uidmap
 case ${SANDBOX_RUNTIME:-runc} in
     runc | crun) packages "${SANDBOX_RUNTIME:-runc}" ;;
     # Debian 12's own is of 2022.

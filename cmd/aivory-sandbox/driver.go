@@ -46,7 +46,7 @@ func newDocker(cfg config.Config, profile []byte, log *slog.Logger) (runner.Driv
 }
 
 func newOCI(cfg config.Config, profile []byte, log *slog.Logger) (runner.Driver, error) {
-	images, err := image.Open(cfg.ImageDir, oci.Bundles)
+	images, err := image.Open(cfg.ImageDir, oci.Bundles())
 	if err != nil {
 		return nil, err
 	}

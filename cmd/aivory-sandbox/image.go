@@ -42,7 +42,7 @@ func handleImages(ctx context.Context, args, environ []string, stdout, stderr io
 	}
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer release()
-	store := func() (*image.Store, error) { return image.Open(dir, oci.Bundles) }
+	store := func() (*image.Store, error) { return image.Open(dir, oci.Bundles()) }
 	switch {
 	case len(args) == 2 && args[0] == "import":
 		return importImage(ctx, store, args[1], "", name, stdout, stderr)

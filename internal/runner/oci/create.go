@@ -53,6 +53,9 @@ func (d *Driver) Create(ctx context.Context, spec runner.Spec) (string, error) {
 	pid, err := d.runtime.run(lasting, id, d.bundle(id))
 	if err == nil {
 		d.reaper.add(pid)
+		if d.host.rootless != nil {
+			d.host.rootless.waitForEntry(lasting, pid)
+		}
 		if ctx.Err() != nil {
 			err = fmt.Errorf("cannot create runner %s: %w", id, context.Cause(ctx))
 		}

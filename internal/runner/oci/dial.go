@@ -28,6 +28,9 @@ func (d *Driver) Dial(ctx context.Context, id string, command, env []string) (ru
 	process := *config.Process
 	// gVisor runs a command as root where no user is given.
 	process.User = specs.User{UID: runner.ProgramUID, GID: runner.ProgramGID, AdditionalGids: []uint32{runner.ProgramGID}}
+	if d.host.rootless != nil {
+		process.User.AdditionalGids = nil // runc would not try to set them
+	}
 	process.Args = command
 	process.Env = mergeEnv(process.Env, env)
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/oci"
@@ -18,7 +19,10 @@ var testInstance = "test-oci-" + runnertest.RandomHex(4)
 
 // runDir is where an instance's bundles and states are, layerDir what its runners
 // write, for all processes of a test.
-func runDir(instance string) string   { return filepath.Join("/run/aivory-sandbox", instance) }
+func runDir(instance string) string {
+	return filepath.Dir(filepath.Dir(strings.Replace(oci.Bundles(), "*", instance, 1)))
+}
+
 func layerDir(instance string) string { return filepath.Join("/var/tmp", instance) }
 
 func init() {
@@ -58,7 +62,7 @@ func testImages(t testing.TB) *image.Store {
 	if dir == "" {
 		dir = filepath.Join(cacheDir(t), "images")
 	}
-	s, err := image.Open(dir, oci.Bundles)
+	s, err := image.Open(dir, oci.Bundles())
 	if err != nil {
 		t.Fatal(err)
 	}

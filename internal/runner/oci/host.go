@@ -14,6 +14,7 @@ import (
 
 // host is what the driver needs to know of the machine.
 type host struct {
+	rootless        *rootless
 	unified         bool   // cgroups are of version 2 alone
 	swapLimit       bool   // swap can be limited
 	cgroupNamespace bool   // the kernel knows cgroup namespaces
@@ -29,7 +30,11 @@ var needed = []string{"memory", "cpu", "pids"}
 
 // lookAtHost finds out what the machine can. What the driver cannot do without
 // is an error.
-func lookAtHost() (host, error) {
+func lookAtHost(runtime string) (host, error) {
+	if os.Geteuid() != 0 {
+		r, err := lookForRootless(runtime)
+		return host{rootless: r, mostFiles: mostFiles()}, err
+	}
 	if err := checkPrivileges(); err != nil {
 		return host{}, err
 	}
@@ -57,12 +62,8 @@ func lookAtHost() (host, error) {
 	return h, nil
 }
 
-// checkPrivileges looks for what every runtime needs to set a runner up.
+// checkPrivileges looks for what every runtime needs of root to set a runner up.
 func checkPrivileges() error {
-	if os.Geteuid() != 0 {
-		return errors.New("cannot use the oci driver: it needs root, to make namespaces, mounts and cgroups; " +
-			"start the service as root, or use SANDBOX_DRIVER=docker with a user of group docker")
-	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {

@@ -21,6 +21,9 @@ func (d *Driver) layer(id string) string { return filepath.Join(d.cfg.LayerDir, 
 
 // makeLayer mounts a runner's own root file system and returns its path.
 func (d *Driver) makeLayer(id string, img *image.Image, l runner.Limits) (string, error) {
+	if d.host.rootless != nil {
+		return "", errors.New("cannot make a writable root file system without root: leave SANDBOX_READ_ONLY_ROOTFS on")
+	}
 	if l.DiskSize != "" && d.quotaRefused.CompareAndSwap(false, true) {
 		d.log.Warn("the oci driver has no disk quota, runners are made without", "size", l.DiskSize)
 	}
@@ -69,7 +72,7 @@ func escaped(path string) string {
 // removeLayer removes what a runner wrote, if it had a layer.
 func (d *Driver) removeLayer(id string) error {
 	err := unix.Unmount(filepath.Join(d.layer(id), "root"), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) && d.host.rootless == nil {
 		return fmt.Errorf("cannot unmount the layer of runner %s: %w", id, err)
 	}
 	if err := os.RemoveAll(d.layer(id)); err != nil {

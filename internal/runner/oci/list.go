@@ -141,10 +141,13 @@ func (d *Driver) Destroy(ctx context.Context, id string) error {
 // end kills all processes of a runner and waits for process 1 to end. It is
 // quicker than the runtimes' own ways, which look ten times a second.
 func (d *Driver) end(ctx context.Context, id string) error {
-	if d.runtime.name == crun {
+	if d.runtime.name == crun || d.host.rootless != nil {
 		if err := killMakers(ctx, id, d.bundle(id)); err != nil {
 			return err
 		}
+	}
+	if d.host.rootless != nil {
+		return nil // the runtime has to find what there is
 	}
 	pid, err := readPid(filepath.Join(d.bundle(id), pidFile))
 	if err != nil {

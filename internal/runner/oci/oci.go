@@ -86,13 +86,6 @@ type Driver struct {
 
 var _ runner.Driver = (*Driver)(nil)
 
-// runDir holds the bundles and the runtime's state. It is on a tmpfs that a
-// restart of the machine clears, as it ends the runners.
-const runDir = "/run/aivory-sandbox"
-
-// Bundles matches the bundles of all instances on this host.
-const Bundles = runDir + "/*/bundles/*"
-
 // New returns a driver. What the host lacks for it, a runtime, privileges or
 // cgroup controllers, is an error that says what to do about it. Runners are
 // looked at by List alone; layers that no runner owns any more are removed here.
@@ -107,7 +100,7 @@ func New(cfg Config) (*Driver, error) {
 	case cfg.Images == nil || cfg.LayerDir == "":
 		return nil, errors.New("cannot set up the oci driver: no directories for images and layers are named")
 	}
-	h, err := lookAtHost()
+	h, err := lookAtHost(cfg.Runtime)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +108,7 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(runDir, cfg.Instance)
+	dir := filepath.Join(runDirectory(), cfg.Instance)
 	d := &Driver{cfg: cfg, log: cfg.Logger, profile: profile, host: h, bundles: filepath.Join(dir, "bundles")}
 	if d.runtime, err = newRuntime(cfg.Runtime, filepath.Join(dir, "state"), cfg.CallTimeout); err != nil {
 		return nil, err
@@ -127,6 +120,9 @@ func New(cfg Config) (*Driver, error) {
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("cannot become the parent of what runs in runners: %w", err)
+	}
+	if h.rootless != nil {
+		d.log.Warn("runners are made without root: memory is bounded for each process and not for a runner as a whole, and CPU is not bounded")
 	}
 	if len(cfg.SeccompProfile) > 0 && runner.GVisor(d.runtime.name) {
 		d.log.Warn("gVisor does not apply SANDBOX_SECCOMP_PROFILE to programs; its own kernel and the agent's filter are what holds them")

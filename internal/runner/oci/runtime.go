@@ -89,7 +89,11 @@ func init() { runc.Monitor = monitor{runc.Monitor} }
 // environ is what the runtime is given of this process's environment. The rest
 // holds secrets, and some runtimes keep processes for as long as a runner lives.
 func environ() []string {
-	return []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "LANG=C.UTF-8"}
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=/nonexistent", "LANG=C.UTF-8"}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		env = append(env, "XDG_RUNTIME_DIR="+dir)
+	}
+	return env
 }
 
 func (m monitor) StartLocked(cmd *exec.Cmd) (chan runc.Exit, error) {

@@ -76,6 +76,9 @@ func (d *Driver) config(spec runner.Spec, img *image.Image, root string) (*specs
 	if d.host.cgroupNamespace {
 		c.Linux.Namespaces = append(c.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 	}
+	if d.host.rootless != nil {
+		d.host.rootless.enter(c, l)
+	}
 	var err error
 	c.Linux.Seccomp, err = filter(d.profile, c)
 	return c, err

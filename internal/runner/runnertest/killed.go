@@ -30,7 +30,9 @@ func (s *suite) victim(t *testing.T, instance string) {
 	d := s.driver(t, Config{Instance: instance})
 	for {
 		limits := SmallLimits
-		limits.ReadOnlyRootfs = rand.IntN(2) == 0
+		if _, never := s.opts.Except["Driver/WritableRoot"]; !never {
+			limits.ReadOnlyRootfs = rand.IntN(2) == 0
+		}
 		spec := Spec(limits)
 		fmt.Println("makes", runner.NamePrefix+spec.SessionID)
 		id, err := d.Create(context.Background(), spec)

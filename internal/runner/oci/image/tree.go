@@ -212,10 +212,13 @@ func (t *tree) file(parent int, base string, content io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// finish gives an entry its owner, mode and time.
+// finish gives an entry its owner, mode and time. What another user than root
+// unpacks is that user's, who is root in the runners that can be made of it.
 func (t *tree) finish(parent int, base, name string, h *tar.Header) error {
-	if err := unix.Fchownat(parent, base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return err
+	if os.Geteuid() == 0 {
+		if err := unix.Fchownat(parent, base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
 	}
 	if h.Typeflag != tar.TypeSymlink {
 		// After the owner: a change of owner clears setuid bits.
