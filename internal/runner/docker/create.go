@@ -121,10 +121,16 @@ func (d *Driver) startContainer(ctx context.Context, spec runner.Spec, id string
 		_, err := c.ContainerStart(ctx, id, client.ContainerStartOptions{})
 		return err
 	})
-	if err == nil && spec.Limits.ReadOnlyRootfs && d.engine.podman.Load() {
-		err = d.giveAway(ctx, id)
+	if err != nil || !d.engine.podman.Load() {
+		return err
 	}
-	return err
+	if d.podmanAsked.CompareAndSwap(false, true) {
+		d.warnOfRootless(ctx)
+	}
+	if !spec.Limits.ReadOnlyRootfs {
+		return nil
+	}
+	return d.giveAway(ctx, id)
 }
 
 // writableDirs is a tar of the directories that a program writes to, for the

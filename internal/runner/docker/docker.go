@@ -74,6 +74,8 @@ type Driver struct {
 
 	quotaRefused atomic.Bool // the storage driver knows no size; do not ask again
 
+	podmanAsked atomic.Bool // whether it runs without root
+
 	noted sync.Map     // engine warnings that were logged
 	notes atomic.Int32 // how many
 

@@ -53,6 +53,23 @@ func (d *Driver) giveAway(ctx context.Context, id string) error {
 	return nil
 }
 
+// warnOfRootless says what Podman leaves out without a word to its callers where it
+// runs without root.
+func (d *Driver) warnOfRootless(ctx context.Context) {
+	info, err := call(ctx, d.engine, "ask Podman about itself", func(ctx context.Context, c *client.Client) (client.SystemInfoResult, error) {
+		return c.Info(ctx, client.InfoOptions{})
+	})
+	switch {
+	case err != nil:
+		d.log.Warn("Podman does not tell whether it runs without root, where it does not bound runners as it is asked to", "error", err)
+	case !slices.Contains(info.Info.SecurityOptions, "name=rootless"):
+	case info.Info.CgroupVersion == "1":
+		d.log.Warn("Podman runs without root and with cgroups of version 1: it bounds neither memory, CPU and processes of runners nor their open files and core files")
+	default:
+		d.log.Warn("Podman runs without root: it may not bound open files and core files of runners as it is asked to")
+	}
+}
+
 // stateImproper is Podman's word for a container that is stopped, and for one that
 // is paused.
 const stateImproper = "container state improper"
