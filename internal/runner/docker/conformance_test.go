@@ -57,7 +57,7 @@ func on(host, runtime string) (runnertest.Open, runnertest.Options) {
 		},
 		// Under the directories of an engine with its defaults, or of ownEngine.
 		Traces: func(t testing.TB, _ string) (patterns []string) {
-			for _, root := range []string{"/var/lib/docker", filepath.Join(cacheDir(t), "test-*")} {
+			for _, root := range []string{"/var/lib/docker", filepath.Join(runnertest.CacheDir(t), "test-*")} {
 				patterns = append(patterns, filepath.Join(root, "containers", "*"), filepath.Join(root, "image", "*", "layerdb", "mounts", "*"))
 			}
 			for _, run := range []string{"/run/docker", "/run/aivory-test-*/exec"} {

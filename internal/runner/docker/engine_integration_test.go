@@ -41,7 +41,7 @@ func (e ownEngine) start(t *testing.T) string {
 	if host := os.Getenv(e.hostOf()); host != "" {
 		return host
 	}
-	root := filepath.Join(cacheDir(t), "test-"+e.name)
+	root := filepath.Join(runnertest.CacheDir(t), "test-"+e.name)
 	if err := os.MkdirAll(root, 0o711); err != nil {
 		t.Fatal(err)
 	}
@@ -198,32 +198,6 @@ func bringImage(t *testing.T, to *client.Client) {
 	}
 }
 
-// cacheDir is where scripts keep what they fetch.
-func cacheDir(t testing.TB) string {
-	t.Helper()
-	if dir := os.Getenv("AIVORY_CACHE_DIR"); dir != "" {
-		return dir
-	}
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(dir, "aivory-sandbox")
-}
-
-// program finds a program on the path, or where scripts put it.
-func program(t testing.TB, name string) string {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		path, err = exec.LookPath(filepath.Join(cacheDir(t), "bin", name))
-	}
-	if err != nil {
-		t.Fatalf("the scripts of this repository would have made it ready: %v", err)
-	}
-	return path
-}
-
 // dockerWithRunsc is a Docker daemon that knows gVisor's runtime.
 var dockerWithRunsc = ownEngine{"docker", func(t *testing.T, root, run, socket string) *exec.Cmd {
 	own, err := engineClient(t, "").Info(t.Context(), client.InfoOptions{})
@@ -232,7 +206,7 @@ var dockerWithRunsc = ownEngine{"docker", func(t *testing.T, root, run, socket s
 	}
 	config := filepath.Join(run, "daemon.json")
 	b, err := json.Marshal(map[string]any{"runtimes": map[string]any{
-		"runsc": map[string]any{"path": program(t, "runsc"), "runtimeArgs": []string{"--network=none", "--overlay2=none"}},
+		"runsc": map[string]any{"path": runnertest.Program(t, "runsc"), "runtimeArgs": []string{"--network=none", "--overlay2=none"}},
 	}})
 	if err == nil {
 		err = os.WriteFile(config, b, 0o600)
@@ -240,13 +214,13 @@ var dockerWithRunsc = ownEngine{"docker", func(t *testing.T, root, run, socket s
 	if err != nil {
 		t.Fatal(err)
 	}
-	return exec.Command(program(t, "dockerd"), "--config-file", config, "--host", "unix://"+socket,
+	return exec.Command(runnertest.Program(t, "dockerd"), "--config-file", config, "--host", "unix://"+socket,
 		"--data-root", root, "--exec-root", filepath.Join(run, "exec"), "--pidfile", filepath.Join(run, "pid"),
 		"--storage-driver", own.Info.Driver, "--bridge=none", "--iptables=false", "--ip6tables=false")
 }}
 
 // podman is Podman's service, with the privileges of root.
 var podman = ownEngine{"podman", func(t *testing.T, root, run, socket string) *exec.Cmd {
-	return exec.Command(program(t, "podman"), "--root", root, "--runroot", filepath.Join(run, "state"), "--tmpdir", filepath.Join(run, "tmp"),
-		"--runtime", program(t, "runc"), "--cgroup-manager", "cgroupfs", "--events-backend", "none", "system", "service", "--time", "0", "unix://"+socket)
+	return exec.Command(runnertest.Program(t, "podman"), "--root", root, "--runroot", filepath.Join(run, "state"), "--tmpdir", filepath.Join(run, "tmp"),
+		"--runtime", runnertest.Program(t, "runc"), "--cgroup-manager", "cgroupfs", "--events-backend", "none", "system", "service", "--time", "0", "unix://"+socket)
 }}

@@ -60,39 +60,13 @@ func testImages(t testing.TB) *image.Store {
 	t.Helper()
 	dir := os.Getenv("SANDBOX_IMAGE_DIR")
 	if dir == "" {
-		dir = filepath.Join(cacheDir(t), "images")
+		dir = filepath.Join(runnertest.CacheDir(t), "images")
 	}
 	s, err := image.Open(dir, oci.Bundles())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// cacheDir is where scripts keep what they fetch.
-func cacheDir(t testing.TB) string {
-	t.Helper()
-	if dir := os.Getenv("AIVORY_CACHE_DIR"); dir != "" {
-		return dir
-	}
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(dir, "aivory-sandbox")
-}
-
-// runtimePath finds a runtime, on the path or where scripts/oci.sh puts it.
-func runtimePath(t testing.TB, name string) string {
-	t.Helper()
-	if path, err := exec.LookPath(name); err == nil {
-		return path
-	}
-	path := filepath.Join(cacheDir(t), "bin", name)
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("no %s: SANDBOX_RUNTIME=%s scripts/oci.sh fetches it: %v", name, name, err)
-	}
-	return path
 }
 
 // config is for a driver on a runtime.
@@ -105,7 +79,7 @@ func config(t testing.TB, runtime string, c runnertest.Config) oci.Config {
 	made[instance] = true
 	cfg := oci.Config{
 		Images: testImages(t), Image: runnertest.Image(), Instance: instance, LayerDir: layerDir(instance),
-		Runtime: runtimePath(t, runtime), SeccompProfile: c.Profile,
+		Runtime: runnertest.Program(t, runtime), SeccompProfile: c.Profile,
 	}
 	if c.Image != "" {
 		cfg.Image = c.Image
@@ -127,7 +101,7 @@ func newDriver(t testing.TB, runtime string) *oci.Driver {
 func program(t testing.TB, runtime string, args ...string) {
 	t.Helper()
 	args = append([]string{"--root", filepath.Join(runDir(testInstance+"-"+runtime), "state")}, args...)
-	if out, err := exec.Command(runtimePath(t, runtime), args...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(runnertest.Program(t, runtime), args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %v: %v: %s", runtime, args, err, out)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -42,6 +44,32 @@ func Image() string {
 		return image
 	}
 	return "aivory-sandbox:latest"
+}
+
+// CacheDir is where this repository's scripts keep what they fetch and unpack.
+func CacheDir(t testing.TB) string {
+	t.Helper()
+	if dir := os.Getenv("AIVORY_CACHE_DIR"); dir != "" {
+		return dir
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "aivory-sandbox")
+}
+
+// Program finds a program on the path, or where the scripts put it.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		path, err = exec.LookPath(filepath.Join(CacheDir(t), "bin", name))
+	}
+	if err != nil {
+		t.Fatalf("no %s, which scripts/test.sh would have made ready: %v", name, err)
+	}
+	return path
 }
 
 // RandomHex returns 2*n random digits: n = 16 is a session's id.

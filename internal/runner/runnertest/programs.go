@@ -21,7 +21,7 @@ for s in sorted(signal.valid_signals()):
     try: print(s, signal.getsignal(s))
     except ValueError: pass
 print(signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getitimer(signal.ITIMER_REAL), signal.set_wakeup_fd(-1))
-print([l for l in open('/proc/self/status') if l.startswith(('SigIgn', 'SigCgt', 'SigBlk', 'SigPnd', 'ShdPnd', 'Groups', 'CapEff', 'NoNewPrivs', 'Seccomp:', 'Threads', 'TracerPid'))])`,
+print([l for l in open('/proc/self/status') if l.startswith(('SigIgn', 'SigCgt', 'SigBlk', 'SigPnd', 'ShdPnd', 'Groups', 'CapEff', 'NoNewPrivs', 'Threads', 'TracerPid'))])`,
 	"Descriptors":  "import os\nprint([os.open('/dev/null', 0) for _ in range(5)], os.pipe())\nprint(sorted(int(n) for n in os.listdir('/proc/self/fd') if int(n) < 64))",
 	"Threads":      "import threading, os\nt = threading.main_thread()\nprint(t.name, t is threading.current_thread(), t.ident is not None, threading.active_count(), threading.get_native_id() == os.getpid(), threading.stack_size())",
 	"Collector":    "import gc\nprint(gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.garbage)",
