@@ -214,9 +214,13 @@ var dockerWithRunsc = ownEngine{"docker", func(t *testing.T, root, run, socket s
 	if err != nil {
 		t.Fatal(err)
 	}
-	return exec.Command(runnertest.Program(t, "dockerd"), "--config-file", config, "--host", "unix://"+socket,
+	cmd := exec.Command(runnertest.Program(t, "dockerd"), "--config-file", config, "--host", "unix://"+socket,
 		"--data-root", root, "--exec-root", filepath.Join(run, "exec"), "--pidfile", filepath.Join(run, "pid"),
-		"--storage-driver", own.Info.Driver, "--bridge=none", "--iptables=false", "--ip6tables=false")
+		"--bridge=none", "--iptables=false", "--ip6tables=false")
+	if driver := own.Info.Driver; driver != "overlayfs" { // containerd's, which is no such option's to choose
+		cmd.Args = append(cmd.Args, "--storage-driver", driver)
+	}
+	return cmd
 }}
 
 // podman is Podman's service, with the privileges of root.
