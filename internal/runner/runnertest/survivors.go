@@ -217,7 +217,7 @@ import os, signal, subprocess, sys
 p = subprocess.Popen(['sleep', '600'], start_new_session=True)
 os.kill(p.pid, 19); os.killpg(p.pid, 9)
 print(p.wait(), os.getpid() == os.getsid(0) == os.getpgrp())
-os.setpriority(os.PRIO_PROCESS, 0, 1); os.sched_setaffinity(0, os.sched_getaffinity(0))
+os.setpriority(os.PRIO_PROCESS, 0, 19); os.sched_setaffinity(0, os.sched_getaffinity(0))
 signal.signal(signal.SIGUSR1, lambda *_: print('usr1')); os.kill(0, signal.SIGUSR1)
 `, "-9 True\nusr1\n"},
 	} {
