@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/oci"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
 )
@@ -50,6 +52,11 @@ func TestRootless(t *testing.T) {
 		}, env...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id(t, u.Uid), Gid: id(t, u.Gid)}}
 		return cmd
+	}
+	// What that leaves when it is killed is not this process's, which has had
+	// drivers, to wait for.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil {
+		t.Fatal(err)
 	}
 	out, err := as().CombinedOutput()
 	t.Logf("%s", out)
