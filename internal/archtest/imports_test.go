@@ -18,11 +18,12 @@ const module = "github.com/hjxwz123/aivory-sandbox/"
 // each new one gets its place on purpose; nil is all of them.
 var mayImport = map[string][]string{
 	"internal/fault":    {},
+	"internal/observe":  {},
 	"internal/mimetype": {},
 	"internal/archtest": {},
 	"internal/config":   {},
 
-	"internal/storage":       {"internal/fault"},
+	"internal/storage":       {"internal/fault", "internal/observe"},
 	"internal/storage/local": {"internal/storage", "internal/fault"},
 	"internal/storage/s3":    {"internal/storage", "internal/storage/upload", "internal/storage/wire", "internal/fault"},
 	"internal/storage/oss":   {"internal/storage", "internal/storage/upload", "internal/storage/wire", "internal/fault"},
@@ -43,13 +44,19 @@ var mayImport = map[string][]string{
 	"internal/runner/oci/image":  {},
 	"internal/runner/runnertest": {"internal/runner", "internal/runner/agent", "internal/fault"},
 
-	"internal/session": {"internal/runner", "internal/storage", "internal/session/spool", "internal/session/seal", "internal/fault"},
+	"internal/session": {"internal/runner", "internal/storage", "internal/session/spool", "internal/session/seal", "internal/observe", "internal/fault"},
 	// What sessions keep across restarts, and the encryption of it.
 	"internal/session/filestore": {"internal/session", "internal/session/seal", "internal/runner", "internal/storage", "internal/fault"},
 	"internal/session/spool":     {"internal/session/seal", "internal/storage", "internal/fault"},
 	"internal/session/seal":      {},
 	// Storage for the block that clients forward; runners are the session's.
-	"internal/api": {"internal/session", "internal/storage", "internal/mimetype", "internal/fault"},
+	"internal/api": {"internal/session", "internal/storage", "internal/mimetype", "internal/observe", "internal/fault"},
+	// Holds answers against the description of the interface.
+	"internal/api/apitest": {},
+
+	// What becomes of what is observed.
+	"internal/observe/metrics": {"internal/observe"},
+	"internal/observe/tracing": {"internal/observe"},
 
 	"client": {},
 	// Wires everything.
@@ -60,6 +67,7 @@ var mayImport = map[string][]string{
 // elsewhere that they may import; the standard library always.
 var outside = map[string][]string{
 	"internal/fault":        {},
+	"internal/observe":      {},
 	"internal/mimetype":     {},
 	"internal/config":       {"github.com/docker/go-units"},
 	"internal/runner":       {"golang.org/x/sys"},
@@ -75,11 +83,13 @@ var only = map[string][]string{
 	"github.com/moby/profiles":               {"internal/runner/docker", "internal/runner/oci"},
 	"github.com/aws":                         {"internal/storage/s3", "internal/storage/s3/s3test"},
 	"github.com/aliyun":                      {"internal/storage/oss"},
-	"github.com/prometheus":                  {"cmd/aivory-sandbox"},
-	"go.opentelemetry.io":                    {"cmd/aivory-sandbox"},
+	"github.com/prometheus":                  {"internal/observe/metrics"},
+	"go.opentelemetry.io":                    {"internal/observe/tracing"},
 	"github.com/opencontainers/runtime-spec": {"internal/runner/oci"},
 	"github.com/google/go-containerregistry": {"internal/runner/oci/image"},
 	"github.com/containerd/go-runc":          {"internal/runner/oci"},
+	"github.com/getkin":                      {"internal/api/apitest"},
+	module + "internal/api/apitest":          {},
 	module + "internal/runner/runnertest":    {},
 	module + "internal/storage/storagetest":  {},
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
+	"github.com/hjxwz123/aivory-sandbox/internal/observe"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
@@ -24,6 +26,13 @@ func (m *Manager) Create(ctx context.Context, req CreateRequest) (string, error)
 	defer m.pressing.Add(-1)
 	ctx, cancel := m.bind(ctx)
 	defer cancel()
+	ctx, span := observe.Start(ctx, observe.Create)
+	id, err := m.create(ctx, req, span)
+	span.End(err)
+	return id, err
+}
+
+func (m *Manager) create(ctx context.Context, req CreateRequest, span *observe.Span) (string, error) {
 	s, err := m.obtain(ctx, req)
 	if err != nil {
 		return "", err
@@ -31,6 +40,7 @@ func (m *Manager) Create(ctx context.Context, req CreateRequest) (string, error)
 	if s, err = m.fill(ctx, s, req); err != nil {
 		return "", err
 	}
+	span.Set(slog.String("session", s.id), slog.Bool("pooled", s.pooled), slog.Bool("restored", s.restored))
 	m.mu.Lock()
 	s.phase, s.lastUse = PhaseLive, time.Now()
 	m.mu.Unlock()
@@ -50,7 +60,11 @@ func (m *Manager) Create(ctx context.Context, req CreateRequest) (string, error)
 // had, else a new one.
 func (m *Manager) obtain(ctx context.Context, req CreateRequest) (*session, error) {
 	for {
-		s, err := m.places.take(ctx, m.cfg.QueueTimeout)
+		var s *session
+		err := queue(ctx, observe.QueuePlace, func() (err error) {
+			s, err = m.places.take(ctx, m.cfg.QueueTimeout)
+			return err
+		})
 		if err != nil {
 			return nil, queueFault(err, DetailMaxSessions)
 		}
@@ -62,6 +76,8 @@ func (m *Manager) obtain(ctx context.Context, req CreateRequest) (*session, erro
 		case !s.runner.Connected():
 			m.buryDead(s)
 			continue
+		default:
+			s.pooled = true
 		}
 		m.mu.Lock()
 		s.created, s.ttl = time.Now(), m.clampTTL(req.IdleTTL)
@@ -80,7 +96,8 @@ func (m *Manager) obtain(ctx context.Context, req CreateRequest) (*session, erro
 // make makes a session's runner, in a place that the caller has taken. On error
 // the place is given back as soon as nothing of the runner is left.
 func (m *Manager) make(ctx context.Context) (*session, error) {
-	if err := m.creates.acquire(ctx, m.cfg.QueueTimeout, nil); err != nil {
+	err := queue(ctx, observe.QueueCreate, func() error { return m.creates.acquire(ctx, m.cfg.QueueTimeout, nil) })
+	if err != nil {
 		m.places.free(false)
 		return nil, queueFault(err, DetailCreateQueue)
 	}

@@ -1,9 +1,11 @@
 package session
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
+	"github.com/hjxwz123/aivory-sandbox/internal/observe"
 	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
 
@@ -16,6 +18,17 @@ type ending struct {
 	late    bool            // it had ended before
 }
 
+// cause is what an observer calls it.
+func (e ending) cause() string {
+	switch {
+	case e.discard:
+		return "discarded"
+	case e.reaped:
+		return "expired"
+	}
+	return "deleted"
+}
+
 // keepPatience is how long a workspace is asked for from an agent that does not
 // hand it out while the engine is well. A program can make its agent so.
 const keepPatience = 15 * time.Minute
@@ -25,9 +38,10 @@ const keepPatience = 15 * time.Minute
 // shutdown interrupts is finished by the next process. A session that expired
 // but cannot be kept anywhere lives on.
 func (m *Manager) finish(s *session, e ending, told chan<- error) {
+	_, span := observe.Start(m.hard, observe.End, slog.String("session", s.id), slog.String("cause", e.cause()))
 	t, o := m.keepWorkspace(s, e)
 	switch {
-	case o == interrupted:
+	case o == interrupted: // the next process ends it
 		s.lock.release()
 		told <- fault.New(fault.Unavailable, detailStopping)
 		return
@@ -48,6 +62,7 @@ func (m *Manager) finish(s *session, e ending, told chan<- error) {
 	}
 	m.mu.Unlock()
 	m.trySave(s)
+	span.End(nil)
 	s.lock.release()
 	told <- nil
 	if o == failed && !m.keepLater(s, t, e) {

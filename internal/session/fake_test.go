@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
+	"github.com/hjxwz123/aivory-sandbox/internal/observe"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 	"github.com/hjxwz123/aivory-sandbox/internal/session/seal"
 	"github.com/hjxwz123/aivory-sandbox/internal/session/spool"
@@ -260,6 +261,7 @@ func (r *fakeRunner) Exec(ctx context.Context, req runner.ExecRequest) (*runner.
 			r.e.set(func() { delete(r.e.containers, r.id) })
 			return nil, fmt.Errorf("no container %s: %w", r.id, runner.ErrNotFound)
 		}
+		x.Usage = runner.Usage{Wall: d, CPU: d / 2, MaxRSS: int64(d.Seconds()) << 20}
 	case "write":
 		path, text, _ := strings.Cut(rest, " ")
 		c.mu.Lock()
@@ -451,6 +453,34 @@ type world struct {
 	state  string // directory
 	logs   *logs
 	power  *power
+	seen   seen
+}
+
+// seen is what an observer was told.
+type seen struct {
+	mu   sync.Mutex
+	work []observe.Work
+}
+
+func (s *seen) Begin(ctx context.Context, _ string) (context.Context, func(observe.Work)) {
+	return ctx, func(w observe.Work) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.work = append(s.work, w)
+	}
+}
+
+// take returns, and forgets, what was told of work of that name.
+func (s *seen) take(name string) (found []observe.Work) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.work = slices.DeleteFunc(s.work, func(w observe.Work) bool {
+		if w.Name == name {
+			found = append(found, w)
+		}
+		return w.Name == name
+	})
+	return found
 }
 
 func testConfig() Config {
@@ -487,7 +517,7 @@ func (w *world) start(cfg Config) {
 	}
 	w.spool = sp
 	w.Manager = New(cfg, Deps{
-		Driver: w.engine, NewRunner: w.engine.newRunner, Buckets: buckets{w.bucket}, Store: w.store, Spool: sp, Log: log,
+		Driver: w.engine, NewRunner: w.engine.newRunner, Buckets: buckets{w.bucket}, Store: w.store, Spool: sp, Log: log, Observer: &w.seen,
 	})
 	if w.power != nil {
 		w.deps.Spool = crashSpool{sp, w.power}

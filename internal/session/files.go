@@ -3,6 +3,9 @@ package session
 import (
 	"context"
 	"io"
+	"log/slog"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/observe"
 )
 
 // Bounds of a listing.
@@ -19,10 +22,19 @@ func (m *Manager) WriteFile(ctx context.Context, id, path string, body io.Reader
 	}
 	defer c.end()
 	defer c.use()()
-	if err := c.s.runner.Write(c.ctx, path, body, size); err != nil {
+	err = c.observed("write", func(ctx context.Context) error { return c.s.runner.Write(ctx, path, body, size) })
+	if err != nil {
 		return c.fail("writing a file", err)
 	}
 	return nil
+}
+
+// observed does one operation on files, and tells the observer.
+func (c *call) observed(operation string, do func(context.Context) error) error {
+	ctx, span := observe.Start(c.ctx, observe.File, slog.String("session", c.s.id), slog.String("operation", operation))
+	err := do(ctx)
+	span.End(err)
+	return err
 }
 
 // ReadFile opens a regular file. The reader gives exactly size bytes; the caller
@@ -38,25 +50,30 @@ func (m *Manager) ReadFile(ctx context.Context, id, path string) (body io.ReadCl
 			c.end()
 		}
 	}()
-	body, size, err = c.s.runner.Read(c.ctx, path)
+	ctx, span := observe.Start(c.ctx, observe.File, slog.String("session", id), slog.String("operation", "read"))
+	body, size, err = c.s.runner.Read(ctx, path)
 	if err != nil {
+		span.End(err)
 		return nil, 0, c.fail("reading a file", err)
 	}
 	handed = true
-	return &fileReader{ReadCloser: body, end: c.end}, size, nil
+	return &fileReader{ReadCloser: body, end: c.end, span: span}, size, nil
 }
 
 // fileReader is a file that is being read, and with it the session's lock.
 type fileReader struct {
 	io.ReadCloser
-	end func()
+	end  func()
+	span *observe.Span
 }
 
 // Close lets the next call have the session. It is idempotent where the file's
 // own Close is.
 func (r *fileReader) Close() error {
 	defer r.end()
-	return r.ReadCloser.Close()
+	err := r.ReadCloser.Close()
+	r.span.End(err)
+	return err
 }
 
 // ListFiles returns the regular files of the workspace in path order, at most
@@ -67,7 +84,11 @@ func (m *Manager) ListFiles(ctx context.Context, id string) ([]FileInfo, error) 
 		return nil, err
 	}
 	defer c.end()
-	files, err := c.s.runner.List(c.ctx, listFiles, listDepth)
+	var files []FileInfo
+	err = c.observed("list", func(ctx context.Context) (err error) {
+		files, err = c.s.runner.List(ctx, listFiles, listDepth)
+		return err
+	})
 	if err != nil {
 		return nil, c.fail("listing files", err)
 	}
@@ -81,7 +102,7 @@ func (m *Manager) ResetInputs(ctx context.Context, id string) error {
 		return err
 	}
 	defer c.end()
-	if err := c.s.runner.ResetInputs(c.ctx); err != nil {
+	if err := c.observed("reset", c.s.runner.ResetInputs); err != nil {
 		return c.fail("resetting inputs", err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
+	"github.com/hjxwz123/aivory-sandbox/internal/observe"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 )
 
@@ -56,7 +57,7 @@ type Config struct {
 	ArchiveTimeout  time.Duration
 }
 
-// Deps are what a Manager works with. All are needed.
+// Deps are what a Manager works with. All but Observer are needed.
 type Deps struct {
 	Driver runner.Driver
 	// NewRunner returns the portable runner for a handle of Driver. It does not
@@ -66,6 +67,9 @@ type Deps struct {
 	Store     Store
 	Spool     Spool
 	Log       *slog.Logger
+	// Observer is told of work that no client waits for; that of requests comes
+	// with their contexts.
+	Observer observe.Observer
 }
 
 // Manager keeps sessions. Its methods are safe for concurrent use. Errors that
@@ -132,7 +136,7 @@ func New(cfg Config, deps Deps) *Manager {
 		delivering: make(map[string]bool),
 		untidy:     make(map[string]int),
 	}
-	m.hard, m.endHard = context.WithCancelCause(context.Background())
+	m.hard, m.endHard = context.WithCancelCause(observe.With(context.Background(), deps.Observer))
 	m.soft, m.endSoft = context.WithCancelCause(m.hard)
 	m.places = places{
 		stop: m.stopping, max: cfg.MaxSessions, size: cfg.PoolSize, giveUp: m.abandon, changed: make(chan struct{}, 1),
@@ -307,6 +311,14 @@ func (m *Manager) bind(ctx context.Context) (context.Context, context.CancelFunc
 		unhook()
 		cancel(context.Canceled)
 	}
+}
+
+// queue waits in a queue by acquire, and tells the observer.
+func queue(ctx context.Context, name string, acquire func() error) error {
+	_, span := observe.Start(ctx, observe.Wait, slog.String("queue", name))
+	err := acquire()
+	span.End(err)
+	return err
 }
 
 // queueFault turns the end of a wait into what a client reads.

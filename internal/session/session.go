@@ -6,10 +6,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
+	"github.com/hjxwz123/aivory-sandbox/internal/observe"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 	"github.com/hjxwz123/aivory-sandbox/internal/session/spool"
 	"github.com/hjxwz123/aivory-sandbox/internal/storage"
@@ -40,8 +42,9 @@ type session struct {
 	// restored, lineage and keepPending are as in Record.
 	restored, keepPending bool
 	lineage               spool.Lineage
-	// loaded tells that the session was kept by an earlier process.
-	loaded bool
+	// loaded tells that the session was kept by an earlier process, pooled that its
+	// runner was made ahead of need.
+	loaded, pooled bool
 
 	// Guarded by Manager.mu; storage, phase, ended and reaped are changed by who
 	// holds the lock or has buried the session.
@@ -54,6 +57,7 @@ type session struct {
 	phase     Phase
 	ended     time.Time
 	reaped    bool
+	usage     Usage
 	unwanted  bool          // its workspace: discarded, or a younger archive is stored
 	dying     chan struct{} // closed when waiting calls must give up
 	settled   chan struct{} // closed when a termination has succeeded or given up
@@ -103,7 +107,8 @@ func (m *Manager) enter(ctx context.Context, id string) (*call, error) {
 	dying := s.dying
 	m.mu.Unlock()
 
-	if err := s.lock.acquire(ctx, m.cfg.QueueTimeout, dying); err != nil {
+	err := queue(ctx, observe.QueueSession, func() error { return s.lock.acquire(ctx, m.cfg.QueueTimeout, dying) })
+	if err != nil {
 		m.touch(s)
 		m.end()
 		return nil, queueFault(err, DetailBusy)
@@ -184,6 +189,8 @@ func (m *Manager) drop(s *session, cause error) {
 	if was == removing {
 		return
 	}
+	_, span := observe.Start(m.hard, observe.End, slog.String("session", s.id), slog.String("cause", "lost"))
+	span.End(cause)
 	m.log.Warn("runner is gone; its session ends", "session", s.id, "err", cause)
 	m.work.Go(func() { m.remove(s) })
 }
