@@ -20,6 +20,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/hjxwz123/aivory-sandbox/internal/api/apitest"
 	"github.com/hjxwz123/aivory-sandbox/internal/config"
 	"github.com/moby/moby/client"
 )
@@ -42,6 +43,8 @@ type testService struct {
 	url, key, instance, stateDir string
 	log                          *tailWriter
 	http                         *http.Client
+	// description is the service's own; answers have to be as it says.
+	description apitest.Description
 }
 
 // newHTTPClient returns a client whose connections do not outlive a call.
@@ -69,7 +72,24 @@ func launch(state string, settings ...string) (*testService, error) {
 		return nil, err
 	}
 	s.url = "http://" + s.address()
+	if s.description, err = s.describe(); err != nil {
+		return nil, errors.Join(err, s.halt())
+	}
 	return s, nil
+}
+
+// describe asks the service for the description of its interface.
+func (s *testService) describe() (apitest.Description, error) {
+	resp, err := s.http.Get(s.url + "/openapi.yaml")
+	if err != nil {
+		return apitest.Description{}, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return apitest.Description{}, err
+	}
+	return apitest.Load(text)
 }
 
 // startService is launch for one test; its end stops the service and removes
@@ -229,7 +249,12 @@ func (s *testService) do(ctx context.Context, method, path string, body any) ans
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	return answer{status: resp.StatusCode, body: text, took: time.Since(began), err: err}
+	took := time.Since(began)
+	// Large ones take long to look at, and are no different.
+	if err == nil && len(text) < 1<<20 && s.description.T != nil {
+		_, err = s.description.Check(method, path, resp.StatusCode, resp.Header, text)
+	}
+	return answer{status: resp.StatusCode, body: text, took: took, err: err}
 }
 
 func (s *testService) post(path string, body any) answer {

@@ -23,6 +23,7 @@ type service struct {
 	state    *stateDir
 	driver   runner.Driver
 	objects  *objects
+	watch    *watch
 	sessions *session.Manager
 	server   *http.Server
 	listener net.Listener
@@ -60,16 +61,22 @@ func start(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *service
 	if s.objects, err = openObjects(cfg); err != nil {
 		return nil, err
 	}
+	if s.watch, err = openWatch(ctx, cfg, func() session.Stats { return s.sessions.Stats() }, log); err != nil {
+		return nil, err
+	}
 	s.sessions = session.New(sessionConfig(cfg), session.Deps{
 		Driver: s.driver, NewRunner: runnerMaker(s.driver, cfg, log),
 		Buckets: s.objects.opener, Store: kept.records, Spool: kept.spool, Log: log,
+		Observer: s.watch.observer(),
 	})
 	documents := storage.NewService(s.objects.opener, cfg.StorageDefaultTTL, cfg.StorageMaxTTL)
-	handler, err := api.New(apiConfig(cfg, uploads), s.sessions, documents, log)
+	surface := apiConfig(cfg, uploads)
+	surface.Metrics, surface.Observer = s.watch.metrics.Handler(), s.watch.observer()
+	handler, err := api.New(surface, s.sessions, documents, log)
 	if err != nil {
 		return nil, err
 	}
-	s.server = api.NewServer(cfg.Listen, handler, log)
+	s.server = api.NewServer(cfg.Listen, s.watch.handler(handler), log)
 	if err := s.sessions.Start(ctx); err != nil {
 		return nil, fmt.Errorf("cannot take up sessions: %w", err)
 	}
@@ -106,6 +113,9 @@ func (s *service) release() error {
 		if closeErr := s.listener.Close(); !errors.Is(closeErr, net.ErrClosed) {
 			err = closeErr
 		}
+	}
+	if s.watch != nil {
+		err = errors.Join(err, s.watch.Close())
 	}
 	if s.driver != nil {
 		err = errors.Join(err, s.driver.Close())
@@ -191,6 +201,8 @@ func apiConfig(cfg config.Config, uploads string) api.Config {
 		MaxArtifactTotal: cfg.MaxTotalArtifactBytes,
 		TempDir:          uploads,
 		MaxTemp:          maxTemp,
+		Docs:             cfg.Docs,
+		MetricsKey:       cfg.MetricsKey,
 	}
 	if !c.NoAuth {
 		c.Keys = []string{cfg.APIKey}

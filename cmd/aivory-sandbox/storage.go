@@ -72,13 +72,13 @@ func openObjects(cfg config.Config) (*objects, error) {
 			MaxAttempts: cfg.S3MaxAttempts, ConnectTimeout: cfg.OSSConnectTimeout, ReadTimeout: cfg.S3ReadTimeout, Parts: parts,
 		}),
 	}
-	drivers := map[string]storage.Driver{"s3": o.s3.Open, "aliyun_oss": o.oss.Open}
+	drivers := map[string]storage.Driver{"s3": storage.Observed("s3", o.s3.Open), "aliyun_oss": storage.Observed("aliyun_oss", o.oss.Open)}
 	if cfg.LocalStorageDir != "" {
 		var err error
 		if o.local, err = local.Open(cfg.LocalStorageDir); err != nil {
 			return nil, fmt.Errorf("SANDBOX_LOCAL_STORAGE_DIR: %w", err)
 		}
-		drivers["local"] = o.local.Driver()
+		drivers["local"] = storage.Observed("local", o.local.Driver())
 	}
 	o.opener = storage.NewOpener(drivers)
 	return o, nil

@@ -11,8 +11,10 @@ var version string
 
 // versionText names the program, its version and what built it.
 func versionText() string {
-	return fmt.Sprintf("aivory-sandbox %s (%s %s/%s)", versionOf(debug.ReadBuildInfo()), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("aivory-sandbox %s (%s %s/%s)", versionNumber(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
+
+func versionNumber() string { return versionOf(debug.ReadBuildInfo()) }
 
 // versionOf prefers what the linker was told to what the compiler recorded.
 func versionOf(info *debug.BuildInfo, ok bool) string {

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/hjxwz123/aivory-sandbox/internal/observe"
 	"github.com/hjxwz123/aivory-sandbox/internal/session"
 	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
@@ -45,6 +46,18 @@ type Config struct {
 	TempDir string
 	MaxTemp int64
 
+	// Metrics serves /metrics; nil is no such route. MetricsKey is a key for that
+	// route alone, beside Keys; empty is none.
+	Metrics    http.Handler
+	MetricsKey string
+
+	// Observer is told of each request and of what is done for it; nil is nobody.
+	Observer observe.Observer
+
+	// Docs serves the description of this interface and its reference page, both
+	// without a key.
+	Docs bool
+
 	// StallTimeout is how long a client may be silent in the middle of a request
 	// or of an answer; 0 is a minute.
 	StallTimeout time.Duration
@@ -68,6 +81,11 @@ type Sessions interface {
 	ListFiles(ctx context.Context, id string) ([]session.FileInfo, error)
 	// ResetInputs empties the managed input directories.
 	ResetInputs(ctx context.Context, id string) error
+	// Sessions tells of all sessions, the oldest first. Neither it nor Session is
+	// use of a session.
+	Sessions() []session.Info
+	// Session tells of one session, which may be one that is terminating.
+	Session(id string) (session.Info, error)
 	// Health looks at the engine. It answers within a bounded time.
 	Health(ctx context.Context) session.Health
 }

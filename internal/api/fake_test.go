@@ -9,12 +9,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
+	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 	"github.com/hjxwz123/aivory-sandbox/internal/session"
 	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
@@ -35,6 +37,7 @@ type fakeSessions struct {
 	files   map[string][]byte
 	err     error // of every call, where set
 	health  session.Health
+	infos   []session.Info
 	panics  bool
 	exec    func(ctx context.Context) (*session.Execution, error)
 	read    func(ctx context.Context) (io.ReadCloser, int64, error)
@@ -120,6 +123,15 @@ func (f *fakeSessions) ListFiles(_ context.Context, id string) ([]session.FileIn
 }
 
 func (f *fakeSessions) ResetInputs(_ context.Context, id string) error { return f.call("reset", id) }
+
+func (f *fakeSessions) Sessions() []session.Info { return f.infos }
+
+func (f *fakeSessions) Session(id string) (session.Info, error) {
+	if i := slices.IndexFunc(f.infos, func(i session.Info) bool { return i.ID == id }); i >= 0 {
+		return f.infos[i], nil
+	}
+	return session.Info{}, fault.New(fault.NotFound, session.DetailNotFound)
+}
 
 func (f *fakeSessions) Health(context.Context) session.Health { return f.health }
 
@@ -209,7 +221,7 @@ func testConfig(dir string) Config {
 		Keys: []string{"other", testKey}, MaxBody: 300_000, MaxStorageBody: 400_000, MaxCode: 1000, MaxUpload: 5000, MaxOutput: 32768,
 		ExecTimeout: 90 * time.Second, ExecTimeoutCap: 2 * time.Minute,
 		MaxArtifacts: 20, MaxArtifactBytes: 20971520, MaxArtifactTotal: 52428800,
-		TempDir: dir, MaxTemp: 1 << 30, StallTimeout: 5 * time.Second,
+		Metrics: http.NotFoundHandler(), MetricsKey: "watcher", TempDir: dir, MaxTemp: 1 << 30, StallTimeout: 5 * time.Second, Docs: true,
 	}
 }
 
@@ -257,8 +269,17 @@ type answer struct {
 }
 
 // do sends a request with the key, and with a JSON content type unless the
-// headers, "Name: value", say otherwise; an empty value removes one.
+// headers, "Name: value", say otherwise; an empty value removes one. The answer
+// has to be as it is described.
 func (s *service) do(t testing.TB, method, path, body string, headers ...string) answer {
+	t.Helper()
+	a := s.ask(t, method, path, body, headers...)
+	checkDescribed(t, method, path, a)
+	return a
+}
+
+// ask is do for answers that no real part of the service gives.
+func (s *service) ask(t testing.TB, method, path, body string, headers ...string) answer {
 	t.Helper()
 	r, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
 	if err != nil {
@@ -317,4 +338,11 @@ func readAnswer(t testing.TB, conn net.Conn, method string) answer {
 		t.Fatal(err)
 	}
 	return answer{resp.StatusCode, resp.Header, string(body), resp.Close}
+}
+
+// printed is a run that printed something and did nothing else.
+func printed(stdout string) func(context.Context) (*session.Execution, error) {
+	return func(context.Context) (*session.Execution, error) {
+		return &session.Execution{Execution: &runner.Execution{Stdout: []byte(stdout), Reason: runner.ReasonExit}}, nil
+	}
 }

@@ -4,10 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"time"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/observe"
 )
 
 type requestIDKey struct{}
@@ -63,7 +67,9 @@ func (h logHandler) WithGroup(name string) slog.Handler {
 func (a *api) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	id := newRequestID()
-	r = r.WithContext(context.WithValue(r.Context(), requestIDKey{}, id))
+	ctx := observe.With(context.WithValue(r.Context(), requestIDKey{}, id), a.cfg.Observer)
+	ctx, span := observe.Start(ctx, observe.Request)
+	r = r.WithContext(ctx)
 	w := &response{ResponseWriter: rw, ctl: http.NewResponseController(rw), req: r, stall: a.cfg.StallTimeout}
 	w.Header().Set("X-Request-Id", id)
 	// The connection may have served a request before, with its own deadline.
@@ -83,6 +89,9 @@ func (a *api) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		a.log.LogAttrs(r.Context(), slog.LevelInfo, "request",
 			slog.String("method", r.Method), slog.String("route", route.pattern),
 			slog.Int("status", w.status), slog.Duration("duration", time.Since(start)), slog.Int64("bytes", w.bytes))
+		span.Set(slog.String("method", methodName(r.Method)), slog.String("route", route.pattern), slog.Int("status", w.status),
+			slog.String("request_id", id))
+		span.End(failed(w, panicked))
 		if broken {
 			panic(http.ErrAbortHandler) // ends the connection, and is not logged again
 		}
@@ -90,4 +99,24 @@ func (a *api) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if err := a.serve(w, r, route, vars); err != nil {
 		a.fail(w, r, err)
 	}
+}
+
+// methodName is a method as observers see it: a client can make up any.
+func methodName(method string) string {
+	if slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions}, method) {
+		return method
+	}
+	return "other"
+}
+
+// failed is what observers are told of a request that went wrong by the
+// service's doing.
+func failed(w *response, panicked any) error {
+	switch {
+	case panicked != nil && w.status != statusClientGone && w.err == nil:
+		return errors.New("answer broken off")
+	case w.status >= http.StatusInternalServerError:
+		return errors.New(http.StatusText(w.status))
+	}
+	return nil
 }

@@ -97,13 +97,17 @@ func (w *response) sendJSON(status int, v any) error {
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
-	body := bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
+	w.send(status, "application/json", bytes.TrimSuffix(b.Bytes(), []byte{'\n'}))
+	return nil
+}
+
+// send answers with a body that is all there.
+func (w *response) send(status int, contentType string, body []byte) {
 	h := w.Header()
-	h.Set("Content-Type", "application/json")
+	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // w keeps the error; there is nobody to tell
-	return nil
 }
 
 const (

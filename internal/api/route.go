@@ -11,11 +11,34 @@ import (
 
 // route is one row of the route table.
 type route struct {
-	method  string
 	pattern string // a path; a last segment in braces stands for any
-	public  bool   // needs no key
-	limit   int64  // of the request body
-	handle  func(w *response, r *http.Request, vars pathVars) error
+	access  access
+	limit   int64 // of the request body
+	methods []method
+}
+
+// access is what a route asks of a client.
+type access uint8
+
+const (
+	keyed   access = iota // one of the keys
+	public                // nothing
+	watched               // one of the keys, or the one that is for watching alone
+)
+
+// method is what a route does for one method.
+type method struct {
+	name   string
+	handle func(w *response, r *http.Request, vars pathVars) error
+}
+
+// allow lists the methods for the header of that name.
+func (rt route) allow() string {
+	names := make([]string, len(rt.methods))
+	for i, m := range rt.methods {
+		names[i] = m.name
+	}
+	return strings.Join(names, ", ")
 }
 
 // pathVars is what a path gave for the variable of its pattern.
@@ -24,27 +47,36 @@ type pathVars string
 func (a *api) table() []route {
 	body := a.cfg.MaxBody
 	table := []route{
-		{"GET", "/healthz", true, body, a.health},
-		{"POST", "/sessions", false, body, a.createSession},
-		{"DELETE", "/sessions/{session_id}", false, body, a.deleteSession},
-		{"POST", "/exec", false, body, a.exec},
-		{"POST", "/files", false, body, a.writeFile},
-		{"POST", "/files/get", false, body, a.readFile},
-		{"POST", "/files/list", false, body, a.listFiles},
-		{"POST", "/files/reset-inputs", false, body, a.resetInputs},
+		{"/healthz", public, body, []method{{"GET", a.health}}},
+		{"/sessions", keyed, body, []method{{"GET", a.listSessions}, {"POST", a.createSession}}},
+		{"/sessions/{session_id}", keyed, body, []method{{"DELETE", a.deleteSession}, {"GET", a.showSession}}},
+		{"/exec", keyed, body, []method{{"POST", a.exec}}},
+		{"/files", keyed, body, []method{{"POST", a.writeFile}}},
+		{"/files/get", keyed, body, []method{{"POST", a.readFile}}},
+		{"/files/list", keyed, body, []method{{"POST", a.listFiles}}},
+		{"/files/reset-inputs", keyed, body, []method{{"POST", a.resetInputs}}},
 	}
 	if a.storage != nil {
 		table = append(table,
-			route{"POST", "/storage/put", false, a.cfg.MaxStorageBody, a.putObject},
-			route{"POST", "/storage/delete", false, body, a.deleteObject},
-			route{"POST", "/storage/gc", false, body, a.collectObjects},
+			route{"/storage/put", keyed, a.cfg.MaxStorageBody, []method{{"POST", a.putObject}}},
+			route{"/storage/delete", keyed, body, []method{{"POST", a.deleteObject}}},
+			route{"/storage/gc", keyed, body, []method{{"POST", a.collectObjects}}},
+		)
+	}
+	if a.cfg.Metrics != nil {
+		table = append(table, route{"/metrics", watched, body, []method{{"GET", a.metrics}}})
+	}
+	if a.cfg.Docs {
+		table = append(table,
+			route{"/openapi.yaml", public, body, []method{{"GET", a.description}}},
+			route{"/docs", public, body, []method{{"GET", a.reference}}},
 		)
 	}
 	return table
 }
 
 // match finds the route for a path, which is compared as it is, not cleaned. A
-// path that leads nowhere gets a route without a handler.
+// path that leads nowhere gets a route without methods.
 func (a *api) match(path string) (route, pathVars) {
 	for _, rt := range a.routes {
 		fixed, isVar := strings.CutSuffix(rt.pattern, "{session_id}")
@@ -67,23 +99,25 @@ func (a *api) serve(w *response, r *http.Request, rt route, vars pathVars) error
 	if r.ContentLength > rt.limit {
 		return &tooLargeError{rt.limit}
 	}
-	if !rt.public && !a.authorized(r) {
+	if rt.access != public && !a.authorized(r, rt.access) {
 		return errUnauthorized
 	}
-	if rt.handle == nil {
+	if rt.methods == nil {
 		return a.redirect(w, r)
 	}
-	if r.Method != rt.method {
-		w.Header().Set("Allow", rt.method)
-		return &routeError{http.StatusMethodNotAllowed}
+	for _, m := range rt.methods {
+		if r.Method == m.name {
+			r.Body = http.MaxBytesReader(w.ResponseWriter, r.Body, rt.limit) // for one of undeclared size
+			return m.handle(w, r, vars)
+		}
 	}
-	r.Body = http.MaxBytesReader(w.ResponseWriter, r.Body, rt.limit) // for one of undeclared size
-	return rt.handle(w, r, vars)
+	w.Header().Set("Allow", rt.allow())
+	return &routeError{http.StatusMethodNotAllowed}
 }
 
 // authorized tells whether a request bears a key: the first Authorization
 // header counts, as "Bearer", one space, and the key.
-func (a *api) authorized(r *http.Request) bool {
+func (a *api) authorized(r *http.Request, wanted access) bool {
 	if a.cfg.NoAuth {
 		return true
 	}
@@ -95,6 +129,10 @@ func (a *api) authorized(r *http.Request) bool {
 	for i := range a.keys {
 		found |= subtle.ConstantTimeCompare(given[:], a.keys[i][:])
 	}
+	if wanted == watched && a.cfg.MetricsKey != "" {
+		key := sha256.Sum256([]byte(a.cfg.MetricsKey))
+		found |= subtle.ConstantTimeCompare(given[:], key[:])
+	}
 	return found == 1
 }
 
@@ -105,7 +143,7 @@ func (a *api) redirect(w *response, r *http.Request) error {
 	if path == r.URL.Path {
 		path += "/"
 	}
-	if rt, _ := a.match(path); rt.handle == nil {
+	if rt, _ := a.match(path); rt.methods == nil {
 		return &routeError{http.StatusNotFound}
 	}
 	to := url.URL{Scheme: "http", Host: r.Host, Path: path, RawQuery: r.URL.RawQuery}

@@ -31,10 +31,13 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/files/../exec", 404, notFound, "", ""},
 		{"GET", "/exec", 405, notAllowed, "POST", ""},
 		{"HEAD", "/exec", 405, "", "POST", ""},
-		{"PUT", "/sessions", 405, notAllowed, "POST", ""},
-		{"DELETE", "/sessions", 405, notAllowed, "POST", ""},
-		{"GET", "/sessions/" + live, 405, notAllowed, "DELETE", ""},
-		{"POST", "/sessions/" + live, 405, notAllowed, "DELETE", ""},
+		{"GET", "/sessions", 200, `{"sessions":[]}`, "", ""},
+		{"PUT", "/sessions", 405, notAllowed, "GET, POST", ""},
+		{"DELETE", "/sessions", 405, notAllowed, "GET, POST", ""},
+		{"GET", "/sessions/" + gone, 404, `{"detail":"session not found or not running"}`, "", ""},
+		{"GET", "/sessions/x", 400, `{"detail":"invalid session_id"}`, "", ""},
+		{"POST", "/sessions/" + live, 405, notAllowed, "DELETE, GET", ""},
+		{"POST", "/metrics", 405, notAllowed, "GET", ""},
 		{"GET", "/storage/put", 405, notAllowed, "POST", ""},
 		{"DELETE", "/sessions/a%2Fb", 404, notFound, "", ""},
 		{"DELETE", "/sessions/a/b", 404, notFound, "", ""},
@@ -84,7 +87,7 @@ func TestStorageRoutesNeedStorage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rt, _ := h.(*api).match("/storage/put"); rt.handle != nil {
+	if rt, _ := h.(*api).match("/storage/put"); rt.methods != nil {
 		t.Error("there is a route without a storage behind it")
 	}
 }

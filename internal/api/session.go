@@ -12,6 +12,7 @@ import (
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
 	"github.com/hjxwz123/aivory-sandbox/internal/mimetype"
+	"github.com/hjxwz123/aivory-sandbox/internal/observe"
 	"github.com/hjxwz123/aivory-sandbox/internal/session"
 	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
@@ -131,7 +132,10 @@ func (a *api) exec(w *response, r *http.Request, _ pathVars) error {
 			a.log.WarnContext(r.Context(), "cannot close a run", "error", err)
 		}
 	}()
-	return w.sendExecution(x, x.Next, a.output(x, req.Timeout))
+	_, span := observe.Start(r.Context(), observe.Send)
+	err = w.sendExecution(x, x.Next, a.output(x, req.Timeout))
+	span.End(err)
+	return err
 }
 
 // execTimeout applies default, cap and minimum to a timeout in milliseconds.

@@ -334,7 +334,7 @@ func TestErrorStatuses(t *testing.T) {
 		fault.Unprocessable: 422, fault.Busy: 429, fault.Upstream: 502, fault.Unavailable: 503, fault.Kind(200): 500,
 	} {
 		s.sessions.err = fmt.Errorf("while listing: %w", fault.Wrap(kind, "told", errors.New("untold")))
-		got := s.do(t, "POST", "/files/list", `{"session_id":"`+live+`"}`)
+		got := s.ask(t, "POST", "/files/list", `{"session_id":"`+live+`"}`)
 		if got.status != status || strings.Contains(got.body, "untold") || kind != fault.Kind(200) && got.body != `{"detail":"told"}` {
 			t.Errorf("%d: %d %s", kind, got.status, got.body)
 		}

@@ -18,6 +18,13 @@ type Config struct {
 	APIKey string
 	// AllowNoAuth turns authentication off where APIKey is empty.
 	AllowNoAuth bool
+	// MetricsKey is a bearer key for /metrics alone; empty is none.
+	MetricsKey string
+	// PprofListen is the loopback address, host:port, that profiles are served on;
+	// empty is nowhere.
+	PprofListen string
+	// Docs serves the description of the HTTP interface, without a key.
+	Docs bool
 	// Instance labels this service's runners on a shared engine.
 	Instance string
 	// StateDir is an absolute path: what must survive a restart, and temporary files.
@@ -123,6 +130,7 @@ const (
 func Default() Config {
 	return Config{
 		Listen:   "127.0.0.1:48217",
+		Docs:     true,
 		Instance: "default",
 		LogLevel: "info",
 

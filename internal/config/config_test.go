@@ -37,6 +37,10 @@ func TestValues(t *testing.T) {
 		env  string
 		want func(c *Config)
 	}{
+		{"SANDBOX_PPROF_LISTEN=[::1]:6060", func(c *Config) { c.PprofListen = "[::1]:6060" }},
+		{"SANDBOX_PPROF_LISTEN=localhost:0", func(c *Config) { c.PprofListen = "localhost:0" }},
+		{"SANDBOX_METRICS_KEY= watch ", func(c *Config) { c.MetricsKey = "watch" }},
+		{"SANDBOX_DOCS=0", func(c *Config) { c.Docs = false }},
 		{"SANDBOX_LISTEN=0.0.0.0:8000", func(c *Config) { c.Listen = "0.0.0.0:8000" }},
 		{"SANDBOX_LISTEN=:0", func(c *Config) { c.Listen = ":0" }},
 		{"SANDBOX_LISTEN=[::1]:80", func(c *Config) { c.Listen = "[::1]:80" }},
@@ -125,6 +129,7 @@ func TestValues(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for _, env := range []string{
+		"SANDBOX_PPROF_LISTEN=0.0.0.0:6060", "SANDBOX_PPROF_LISTEN=:6060", "SANDBOX_PPROF_LISTEN=10.0.0.1:1", "SANDBOX_PPROF_LISTEN=127.0.0.1", "SANDBOX_DOCS=maybe",
 		"SANDBOX_LISTEN=localhost", "SANDBOX_LISTEN=1.2.3.4:x", "SANDBOX_LISTEN=1.2.3.4:65536", "SANDBOX_LISTEN=a b:1",
 		"SANDBOX_INSTANCE=-x", "SANDBOX_INSTANCE=a b", "SANDBOX_INSTANCE=" + strings.Repeat("a", 64),
 		"SANDBOX_LOG_LEVEL=loud", "SANDBOX_LOG_FORMAT=xml", "SANDBOX_DRIVER=podman", "SANDBOX_IMAGE=a b",

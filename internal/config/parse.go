@@ -260,6 +260,14 @@ func isListenAddress(v string) bool {
 	return err == nil && n <= math.MaxUint16
 }
 
+// isLoopbackAddress accepts an address to listen on that only this machine
+// reaches.
+func isLoopbackAddress(v string) bool {
+	host, _, err := net.SplitHostPort(v)
+	ip := net.ParseIP(host)
+	return err == nil && isListenAddress(v) && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
 // isPlain refuses spaces and control characters, which no header, image
 // reference or host name can carry.
 func isPlain(v string) bool {
