@@ -46,6 +46,10 @@ type Config struct {
 	TempDir string
 	MaxTemp int64
 
+	// Heartbeat is how often /exec/stream sends something where there is nothing to
+	// send; 0 is 15 seconds.
+	Heartbeat time.Duration
+
 	// Metrics serves /metrics; nil is no such route. MetricsKey is a key for that
 	// route alone, beside Keys; empty is none.
 	Metrics    http.Handler
@@ -73,6 +77,8 @@ type Sessions interface {
 	Delete(ctx context.Context, id string, req session.DeleteRequest) error
 	// Exec runs a program. The caller closes the Execution.
 	Exec(ctx context.Context, id string, req session.ExecRequest) (*session.Execution, error)
+	// Interrupt interrupts a session's run in hand, and tells whether there is one.
+	Interrupt(id string) (bool, error)
 	// WriteFile stores exactly size bytes of body.
 	WriteFile(ctx context.Context, id, path string, body io.Reader, size int64) error
 	// ReadFile opens a file of exactly size bytes. The caller closes it.
@@ -134,6 +140,9 @@ func New(cfg Config, sessions Sessions, store Storage, log *slog.Logger) (http.H
 	}
 	if a.cfg.StallTimeout == 0 {
 		a.cfg.StallTimeout = time.Minute
+	}
+	if a.cfg.Heartbeat == 0 {
+		a.cfg.Heartbeat = 15 * time.Second
 	}
 	var err error
 	if a.spool, err = newSpoolDir(cfg.TempDir, cfg.MaxTemp); err != nil {

@@ -89,11 +89,7 @@ func (a *api) fail(w *response, r *http.Request, err error) {
 		panic(http.ErrAbortHandler) // to return would be to answer 200
 	}
 	status, body := render(err)
-	level := slog.LevelDebug
-	if status >= http.StatusInternalServerError {
-		level = slog.LevelError
-	}
-	a.log.Log(ctx, level, "request failed", "status", status, "error", err)
+	a.log.Log(ctx, failureLevel(status), "request failed", "status", status, "error", err)
 	if encodeErr := w.sendJSON(status, body); encodeErr != nil {
 		panic(fmt.Errorf("cannot encode an error: %w", encodeErr))
 	}

@@ -39,6 +39,7 @@ type fakeSessions struct {
 	health  session.Health
 	infos   []session.Info
 	panics  bool
+	running bool
 	exec    func(ctx context.Context) (*session.Execution, error)
 	read    func(ctx context.Context) (io.ReadCloser, int64, error)
 	write   func(body io.Reader, size int64) error
@@ -78,6 +79,10 @@ func (f *fakeSessions) Exec(ctx context.Context, id string, req session.ExecRequ
 		return nil, err
 	}
 	return f.exec(ctx)
+}
+
+func (f *fakeSessions) Interrupt(id string) (bool, error) {
+	return f.running, f.call("interrupt", id)
 }
 
 func (f *fakeSessions) WriteFile(_ context.Context, id, path string, body io.Reader, size int64) error {

@@ -51,6 +51,8 @@ func (a *api) table() []route {
 		{"/sessions", keyed, body, []method{{"GET", a.listSessions}, {"POST", a.createSession}}},
 		{"/sessions/{session_id}", keyed, body, []method{{"DELETE", a.deleteSession}, {"GET", a.showSession}}},
 		{"/exec", keyed, body, []method{{"POST", a.exec}}},
+		{"/exec/stream", keyed, body, []method{{"POST", a.execStream}}},
+		{"/exec/cancel", keyed, body, []method{{"POST", a.cancelRun}}},
 		{"/files", keyed, body, []method{{"POST", a.writeFile}}},
 		{"/files/get", keyed, body, []method{{"POST", a.readFile}}},
 		{"/files/list", keyed, body, []method{{"POST", a.listFiles}}},

@@ -204,7 +204,7 @@ func TestExec(t *testing.T) {
 		return &session.Execution{Execution: &runner.Execution{Stdout: []byte("中\"\n\x00\xff"), Stderr: []byte("<warn>"), ExitCode: 3, Reason: runner.ReasonExit}}, nil
 	}
 	got := s.do(t, "POST", "/exec", `{"session_id":"`+live+`","code":"print(1)\n","timeout_ms":"5000","x":NaN}`)
-	if want := `{"stdout":"中\"\n\u0000�","stderr":"<warn>","exit_code":3,"files":[]}`; got.status != 200 || got.body != want {
+	if want := `{"stdout":"中\"\n\u0000�","stderr":"<warn>","exit_code":3,"files":[],"reason":"exit","truncated":false,"skipped_files":0,"usage":{"wall_seconds":0,"cpu_seconds":0,"peak_memory_bytes":0}}`; got.status != 200 || got.body != want {
 		t.Errorf("%d %s, want %s", got.status, got.body, want)
 	}
 	if req := s.sessions.execReq; string(req.Code) != "print(1)\n" || req.Timeout != 5*time.Second {
@@ -270,7 +270,8 @@ func artifacts(contents ...io.Reader) func() (io.Reader, error) {
 func sendExecution(x *runner.Execution, next func() (io.Reader, error)) (*httptest.ResponseRecorder, error) {
 	rec := httptest.NewRecorder()
 	w := &response{ResponseWriter: rec, ctl: http.NewResponseController(rec), req: httptest.NewRequest("POST", "/exec", nil)}
-	return rec, w.sendExecution(&session.Execution{Execution: x}, next, output{stdout: x.Stdout})
+	result := newResult(&session.Execution{Execution: x}, next, output{stdout: x.Stdout})
+	return rec, w.stream(result.length, result.write)
 }
 
 func TestArtifacts(t *testing.T) {
@@ -293,7 +294,9 @@ func TestArtifacts(t *testing.T) {
 		}
 		want += `{"name":"` + f.name + `","mime_type":"` + f.typ + `","data_base64":"` + base64.StdEncoding.EncodeToString([]byte(f.data)) + `"}`
 	}
-	want += `]}`
+	want += `],"reason":"oom","truncated":true,"skipped_files":3,"usage":{"wall_seconds":1.5,"cpu_seconds":0.25,"peak_memory_bytes":4096}}`
+	x.Reason, x.StderrTruncated, x.Skipped = runner.ReasonOOM, true, 3
+	x.Usage = runner.Usage{Wall: 1500 * time.Millisecond, CPU: 250 * time.Millisecond, MaxRSS: 4096}
 	rec, err := sendExecution(&x, artifacts(contents...))
 	if err != nil || rec.Body.String() != want || rec.Header().Get("Content-Length") != fmt.Sprint(len(want)) {
 		t.Errorf("%v, %d bytes of %d, declared %s", err, rec.Body.Len(), len(want), rec.Header().Get("Content-Length"))

@@ -1,15 +1,13 @@
 package api
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -19,336 +17,269 @@ import (
 	"github.com/hjxwz123/aivory-sandbox/internal/session"
 )
 
-// eventually waits for something that another goroutine does.
-func eventually(t *testing.T, what string, is func() bool) {
+// event is a server-sent event; one without a name is a comment.
+type event struct{ name, data string }
+
+// following is an answer of /exec/stream that is being read.
+type following struct {
+	t    *testing.T
+	resp *http.Response
+	in   *bufio.Reader
+}
+
+func (s *service) follow(t *testing.T, ctx context.Context) following {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not in ten seconds", what)
-		}
-	}
-}
-
-func TestBodyTypes(t *testing.T) {
-	s := start(t)
-	body := `{"session_id":"` + live + `"}`
-	refused := `422 {"detail":[{"type":"model_attributes_type","loc":["body"],"msg":"Input should be a valid dictionary or object to extract fields from","input":` + asJSON(t, body) + `}]}`
-	accepted := `200 {"files":[]}`
-	missing := `422 {"detail":[{"type":"missing","loc":["body"],"msg":"Field required","input":null}]}`
-	const unparsable = `400 {"detail":"There was an error parsing the body"}`
-	for _, test := range []struct{ header, body, want string }{
-		{"Content-Type: ", body, accepted},
-		{"Content-Type: application/json; charset=utf-8", body, accepted},
-		{"Content-Type: APPLICATION/JSON", body, accepted},
-		{"Content-Type:  application/json ;charset=\"utf-8\" ", body, accepted},
-		{"Content-Type: application/vnd.api+json", body, accepted},
-		{"Content-Type: text/plain", body, refused},
-		{"Content-Type: text/json", body, refused},
-		{"Content-Type: application/x-www-form-urlencoded", body, refused},
-		{"Content-Type: application/octet-stream", body, refused},
-		{"Content-Type: application/json/x", body, refused},
-		{"Content-Type: garbage", body, refused},
-		{"Content-Type: text/plain", "", missing},
-		{"Content-Type: text/plain", "\xff", `422 {"detail":[{"type":"model_attributes_type","loc":["body"],"msg":"Input should be a valid dictionary or object to extract fields from","input":"` + "\uFFFD" + `"}]}`},
-		{"Content-Encoding: gzip", "\x1f\x8b\x08", unparsable},
-		{"Content-Encoding: gzip", body, unparsable},
-		{"Content-Encoding: identity", body, accepted},
-		{"X: y", "", missing},
-		{"X: y", "null", missing},
-		{"X: y", "\xEF\xBB\xBF", `422 {"detail":[{"type":"json_invalid","loc":["body",0],"msg":"JSON decode error","input":{},"ctx":{"error":"Expecting value"}}]}`},
-		{"X: y", body + " x", `422 {"detail":[{"type":"json_invalid","loc":["body",50],"msg":"JSON decode error","input":{},"ctx":{"error":"Extra data"}}]}`},
-		{"X: y", "[]", `422 {"detail":[{"type":"model_attributes_type","loc":["body"],"msg":"Input should be a valid dictionary or object to extract fields from","input":[]}]}`},
-		{"X: y", `"x"`, `422 {"detail":[{"type":"model_attributes_type","loc":["body"],"msg":"Input should be a valid dictionary or object to extract fields from","input":"x"}]}`},
-		{"X: y", "12", `422 {"detail":[{"type":"model_attributes_type","loc":["body"],"msg":"Input should be a valid dictionary or object to extract fields from","input":12}]}`},
-		{"X: y", "\xff", unparsable},
-		{"X: y", strings.Repeat("[", 50_000), unparsable},
-		{"X: y", `{"x":` + strings.Repeat("9", 5000) + `}`, unparsable},
-	} {
-		got := s.do(t, "POST", "/files/list", test.body, test.header)
-		if got := fmt.Sprint(got.status, " ", got.body); got != test.want {
-			t.Errorf("%s, %.30q: %s, want %s", test.header, test.body, got, test.want)
-		}
-	}
-}
-
-// An error never repeats more than a part of what was sent.
-func TestErrorsAreShort(t *testing.T) {
-	s := start(t)
-	long := strings.Repeat("é", 20_000)
-	for _, body := range []string{
-		`{"session_id":"` + live + `","code":"` + long + `"}`, `{"x":"` + long + `"}`, `"` + long + `"`, `["` + long + `"]`, long, `{"session_id":["` + long + `"],"timeout_ms":"` + long + `"}`,
-	} {
-		for _, header := range []string{"X: y", "Content-Type: text/plain"} {
-			got := s.do(t, "POST", "/exec", body, header)
-			if got.status != 422 || len(got.body) > 8000 || !json.Valid([]byte(got.body)) {
-				t.Errorf("%.30s: %d with %d bytes: %.100s", body, got.status, len(got.body), got.body)
-			}
-		}
-	}
-}
-
-// chunked sends a body without a length, in small parts.
-func (s *service) chunked(t testing.TB, path, body string) answer {
-	t.Helper()
-	r, err := http.NewRequest("POST", s.url+path, io.MultiReader(strings.NewReader(body)))
+	r, err := http.NewRequestWithContext(ctx, "POST", s.url+"/exec/stream", strings.NewReader(`{"session_id":"`+live+`","code":"x"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Header.Set("Authorization", "Bearer "+testKey)
-	resp, err := noRedirect.Do(r)
+	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	got, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer{resp.StatusCode, resp.Header, string(got), resp.Close}
+	t.Cleanup(func() { resp.Body.Close() })
+	return following{t, resp, bufio.NewReader(resp.Body)}
 }
 
-func TestChunkedBodies(t *testing.T) {
-	s := start(t)
-	body := func(n int) string {
-		head, end := `{"session_id":"`+live+`","x":"`, `"}`
-		return head + strings.Repeat("x", n-len(head)-len(end)) + end
-	}
-	if got := s.chunked(t, "/files/list", body(300_000)); got.status != 200 {
-		t.Errorf("a body of the limit: %d %s", got.status, got.body)
-	}
-	for name, text := range map[string]string{
-		"valid": body(300_001), "broken early": `{,` + body(300_000), "no JSON at all": strings.Repeat("\xff", 300_001), "much longer": body(3_000_000),
-	} {
-		if got := s.chunked(t, "/files/list", text); got.status != 413 || got.body != `{"error":"request body exceeds 300000 bytes"}` {
-			t.Errorf("%s: %d %s", name, got.status, got.body)
-		}
-	}
-	if got := s.chunked(t, "/storage/put", body(350_000)); got.status != 422 {
-		t.Errorf("an object: %d %s", got.status, got.body)
-	}
-}
-
-// A connection serves the next request after an error, where that can be.
-func TestConnectionAfterErrors(t *testing.T) {
-	s := start(t)
-	conn, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-	for i, body := range []string{`{"a":1,}`, "\xff", strings.Repeat("x", 90_000), `{}`} {
-		for _, path := range []string{"/exec", "/nope", "/sessions"} {
-			key := testKey
-			if i == 2 {
-				key = "nope"
-			}
-			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", path, key, len(body), body)
-			if got := readAnswer(t, conn, "POST"); got.closes || got.status == 200 && i != 3 {
-				t.Errorf("%s of %.20q: %d, closes %t", path, body, got.status, got.closes)
-			}
+// next returns the next event; none is the end.
+func (f following) next() (e event, ok bool) {
+	f.t.Helper()
+	for {
+		line, err := f.in.ReadString('\n')
+		line = strings.TrimSuffix(line, "\n")
+		switch name, rest, _ := strings.Cut(line, ": "); {
+		case err == io.EOF && line == "":
+			return e, false
+		case err != nil:
+			f.t.Fatalf("after %q: %v", line, err)
+		case line == "":
+			return e, true
+		case name == "event":
+			e.name = rest
+		case name == "data":
+			e.data = rest
 		}
 	}
 }
 
-func TestSlowBody(t *testing.T) {
-	s := start(t, func(c *Config) { c.StallTimeout = 100 * time.Millisecond })
-	got := s.raw(t, "POST /files/list HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+testKey+"\r\nContent-Length: 100\r\n\r\n{")
-	if got.status != 408 || !got.closes {
-		t.Errorf("%d %s, closes %t", got.status, got.body, got.closes)
-	}
-	// Each part has the time anew.
-	conn, err := net.Dial("tcp", s.addr)
-	if err != nil {
+// text is what an event of output says.
+func (e event) text(t *testing.T) string {
+	t.Helper()
+	var v struct{ Text string }
+	if err := json.Unmarshal([]byte(e.data), &v); err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	body := `{"session_id":"` + live + `"}`
-	fmt.Fprintf(conn, "POST /files/list HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", testKey, len(body))
-	for i := range len(body) / 7 {
-		time.Sleep(20 * time.Millisecond)
-		_, _ = io.WriteString(conn, body[7*i:7*i+7])
-	}
-	_, _ = io.WriteString(conn, body[len(body)/7*7:])
-	if got := readAnswer(t, conn, "POST"); got.status != 200 {
-		t.Errorf("a steady body: %d %s", got.status, got.body)
-	}
+	return v.Text
 }
 
-// A run may take longer than a client may be silent in a body.
-func TestLongRun(t *testing.T) {
-	s := start(t, func(c *Config) { c.StallTimeout = 50 * time.Millisecond })
+// scripted runs a program that does what a test sends.
+func scripted(s *service, steps <-chan func(session.ExecRequest), x *session.Execution) {
 	s.sessions.exec = func(ctx context.Context) (*session.Execution, error) {
+		for {
+			select {
+			case step, ok := <-steps:
+				if !ok {
+					return x, nil
+				}
+				step(s.sessions.execReq)
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}
+	}
+}
+
+func TestStream(t *testing.T) {
+	s := start(t, func(c *Config) { c.Heartbeat = time.Hour })
+	steps := make(chan func(session.ExecRequest))
+	write := func(stderr bool, text string) {
+		steps <- func(r session.ExecRequest) { r.Output(stderr, []byte(text)) }
+	}
+	x := &session.Execution{Execution: &runner.Execution{
+		Stdout: []byte("a中\xff…"), Stderr: []byte("é"), StdoutTruncated: true, ExitCode: 124, Reason: runner.ReasonTimeout,
+		Files: []runner.Artifact{{Path: "d/r \"1\".csv", Size: 0}},
+	}}
+	scripted(s, steps, x)
+	go func() {
+		write(false, "a\xe4")
+	}()
+	f := s.follow(t, t.Context())
+	if f.resp.StatusCode != 200 || f.resp.Header.Get("Content-Type") != "text/event-stream" || f.resp.Header.Get("Cache-Control") != "no-store" {
+		t.Fatalf("answered with %d %v", f.resp.StatusCode, f.resp.Header)
+	}
+	if _, err := description(t).Check("POST", "/exec/stream", 200, f.resp.Header, nil); err != nil {
+		t.Error(err)
+	}
+	expect := func(name, text string) {
+		t.Helper()
+		e, ok := f.next()
+		if !ok || e.name != name || e.text(t) != text {
+			t.Fatalf("got %+v, want %s %q", e, name, text)
+		}
+	}
+	expect("stdout", "a") // as soon as it is written, and no half character
+	write(true, "é")
+	expect("stderr", "é")
+	write(false, "\xb8\xad\xff\xe4\xb8")
+	expect("stdout", "中\ufffd")
+	close(steps)
+	expect("stdout", "\n... [truncated, stdout exceeded 32KB]") // the half character is cut
+	expect("stderr", "\n[sandbox] execution exceeded 90.000s and was killed")
+	if e, _ := f.next(); e.name != "artifact" || e.data != `{"path":"d/r \"1\".csv","name":"r \"1\".csv","mime_type":"text/csv","size":0}` {
+		t.Errorf("an artifact: %+v", e)
+	}
+	// Artifacts come with the result, which breaks off here: the fake has none.
+	if _, err := f.in.ReadString(0); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a result without its artifacts: %v", err)
+	}
+}
+
+func TestStreamEndsWithTheBodyOfExec(t *testing.T) {
+	s := start(t)
+	s.sessions.exec = printed("4\n\x00<é")
+	want := s.do(t, "POST", "/exec", `{"session_id":"`+live+`","code":"x"}`).body
+	f := s.follow(t, t.Context())
+	e, _ := f.next()
+	if _, more := f.next(); e.name != "result" || e.data != want || more {
+		t.Errorf("%+v, want %s", e, want)
+	}
+	// A run that says nothing while it goes on: the fake does not call Output.
+	for i, test := range []struct {
+		err    error
+		status int
+		body   string
+	}{
+		{fault.New(fault.Busy, session.DetailExecQueue), 429, `{"detail":"exec queue is full"}`},
+		{fault.New(fault.NotFound, session.DetailNotFound), 404, `{"detail":"session not found or not running"}`},
+	} {
+		s.sessions.exec = func(context.Context) (*session.Execution, error) { return nil, test.err }
+		if got := s.do(t, "POST", "/exec/stream", `{"session_id":"`+live+`","code":"x"}`); got.status != test.status || got.body != test.body {
+			t.Errorf("%d: %d %s", i, got.status, got.body)
+		}
+	}
+	if got := s.do(t, "POST", "/exec/stream", `{"session_id":1}`); got.status != 422 {
+		t.Errorf("a bad request: %d %s", got.status, got.body)
+	}
+}
+
+func TestStreamBeats(t *testing.T) {
+	s := start(t, func(c *Config) { c.Heartbeat = 10 * time.Millisecond })
+	steps := make(chan func(session.ExecRequest))
+	scripted(s, steps, nil)
+	f := s.follow(t, t.Context())
+	for range 3 {
+		if e, ok := f.next(); !ok || e != (event{}) {
+			t.Fatalf("a beat is %+v", e)
+		}
+	}
+}
+
+func TestStreamFailsLate(t *testing.T) {
+	s := start(t, func(c *Config) { c.Heartbeat = 10 * time.Millisecond })
+	fail := make(chan struct{})
+	s.sessions.exec = func(context.Context) (*session.Execution, error) {
+		<-fail
+		return nil, fault.Wrap(fault.Internal, session.DetailRunnerFailure, errors.New("engine words"))
+	}
+	f := s.follow(t, t.Context()) // the first beat sends the header
+	close(fail)
+	for {
+		e, ok := f.next()
+		if !ok {
+			t.Fatal("no error came")
+		}
+		if e.name != "" {
+			if e != (event{"error", `{"status":500,"detail":"sandbox runner failed"}`}) {
+				t.Errorf("an error: %+v", e)
+			}
+			break
+		}
+	}
+	if len(s.log.lines("level=ERROR", "request failed", "engine words")) != 1 {
+		t.Errorf("the cause is not logged once:\n%s", s.log)
+	}
+}
+
+func TestStreamEndsItsRun(t *testing.T) {
+	for _, beat := range []time.Duration{time.Hour, time.Millisecond} {
+		s := start(t, func(c *Config) { c.Heartbeat = beat })
+		running, over := make(chan struct{}), make(chan error, 1)
+		s.sessions.exec = func(ctx context.Context) (*session.Execution, error) {
+			s.sessions.execReq.Output(false, []byte("begun"))
+			close(running)
+			<-ctx.Done()
+			over <- context.Cause(ctx)
+			return nil, context.Cause(ctx)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		f := s.follow(t, ctx)
+		<-running
+		if e, _ := f.next(); e.name != "stdout" {
+			t.Errorf("got %+v", e)
+		}
+		leave()
 		select {
-		case <-time.After(300 * time.Millisecond):
-			return &session.Execution{Execution: &runner.Execution{}}, nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		case <-over:
+		case <-time.After(10 * time.Second):
+			t.Fatal("the run goes on without its client")
 		}
 	}
-	if got := s.do(t, "POST", "/exec", `{"session_id":"`+live+`","code":""}`); got.status != 200 {
-		t.Errorf("%d %s", got.status, got.body)
-	}
 }
 
-func TestClientGoesAway(t *testing.T) {
-	s := start(t)
-	started, ended := make(chan struct{}), make(chan error, 1)
+// A client that does not read holds up neither the run nor the service.
+func TestStreamToSlowClient(t *testing.T) {
+	s := start(t, func(c *Config) { c.StallTimeout = 300 * time.Millisecond; c.Heartbeat = time.Hour })
+	over := make(chan error, 1)
 	s.sessions.exec = func(ctx context.Context) (*session.Execution, error) {
-		close(started)
+		began := time.Now()
+		for range 64 {
+			s.sessions.execReq.Output(false, make([]byte, 1<<20)) // six times as long in JSON
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("writing took %v", took)
+		}
 		<-ctx.Done()
-		ended <- context.Cause(ctx)
-		return nil, ctx.Err()
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	r, err := http.NewRequestWithContext(ctx, "POST", s.url+"/exec", strings.NewReader(`{"session_id":"`+live+`","code":""}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+testKey)
-	go func() { <-started; cancel() }()
-	if resp, err := noRedirect.Do(r); err == nil {
-		resp.Body.Close()
-		t.Errorf("got an answer: %d", resp.StatusCode)
-	}
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the run ended with %v", err)
-	}
-	eventually(t, "the log line", func() bool { return len(s.log.lines("msg=request", "status=499")) == 1 })
-	if found := s.log.lines("level=ERROR"); len(found) > 0 {
-		t.Errorf("logged as an error: %s", found)
-	}
-}
-
-// closing notes that it was closed.
-type closing struct {
-	io.Reader
-	closed chan struct{}
-}
-
-func (c closing) Close() error { close(c.closed); return nil }
-
-// A reader that stands still gives the session back.
-func TestSlowReader(t *testing.T) {
-	s := start(t, func(c *Config) { c.StallTimeout = 100 * time.Millisecond })
-	closed := make(chan struct{})
-	const size = 64 << 20
-	s.sessions.read = func(context.Context) (io.ReadCloser, int64, error) {
-		return closing{zeros{}, closed}, size, nil
+		over <- context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 	conn, err := net.Dial("tcp", s.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	body := `{"session_id":"` + live + `","path":"a"}`
-	fmt.Fprintf(conn, "POST /files/get HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", testKey, len(body), body)
+	body := `{"session_id":"` + live + `","code":"x"}`
+	if _, err := io.WriteString(conn, "POST /exec/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+testKey+"\r\nContent-Length: 60\r\n\r\n"+body); err != nil || len(body) != 60 {
+		t.Fatal(err, len(body))
+	}
 	select {
-	case <-closed:
-	case <-time.After(10 * time.Second):
-		t.Fatal("the file is still open")
+	case <-over:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the run waits for a client that does not read")
 	}
-	got, err := io.Copy(io.Discard, conn)
-	if got >= size {
-		t.Errorf("all of it came: %d bytes, %v", got, err)
-	}
-	eventually(t, "the log line", func() bool { return len(s.log.lines("msg=request", "route=/files/get")) == 1 })
 }
 
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
-
-// A file that breaks off in the middle breaks the answer off.
-func TestBrokenFile(t *testing.T) {
+func TestStreamSurvivesABug(t *testing.T) {
 	s := start(t)
-	s.sessions.read = func(context.Context) (io.ReadCloser, int64, error) {
-		return io.NopCloser(bytes.NewReader(make([]byte, 1<<20))), 2 << 20, nil
-	}
-	body := `{"session_id":"` + live + `","path":"a"}`
-	r, err := http.NewRequest("POST", s.url+"/files/get", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+testKey)
-	resp, err := noRedirect.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if got, err := io.ReadAll(resp.Body); err == nil || resp.StatusCode != 200 {
-		t.Errorf("%d and %d bytes look complete", resp.StatusCode, len(got))
-	}
-	eventually(t, "the log line", func() bool { return len(s.log.lines("msg=request", "route=/files/get")) == 1 })
-	if found := s.log.lines("level=ERROR"); len(found) != 1 || !strings.Contains(found[0], "unexpected EOF") {
-		t.Errorf("logged %q", found)
-	}
-	// Nothing has left yet: an ordinary error.
-	s.sessions.read = func(context.Context) (io.ReadCloser, int64, error) {
-		return io.NopCloser(strings.NewReader("")), 2 << 20, nil
-	}
-	if got := s.do(t, "POST", "/files/get", body); got.status != 500 || got.body != `{"detail":"internal error"}` {
+	s.sessions.panics = true
+	if got := s.do(t, "POST", "/exec/stream", `{"session_id":"`+live+`","code":"x"}`); got.status != 500 {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 }
 
-func TestLogLines(t *testing.T) {
+func TestCancelRun(t *testing.T) {
 	s := start(t)
-	const secret = "not-for-the-log"
-	got := s.do(t, "POST", "/files/list?token="+secret, `{"session_id":"`+secret+`","storage":{"s3_secret_key":"`+secret+`"}}`)
-	id := got.header.Get("X-Request-Id")
-	eventually(t, "the log line", func() bool { return len(s.log.lines("msg=request ", id)) == 1 })
-	if line := s.log.lines("msg=request ", id)[0]; !strings.Contains(line, "method=POST route=/files/list status=400 duration=") || !strings.Contains(line, fmt.Sprint("bytes=", len(got.body))) {
-		t.Errorf("logged %s", line)
-	}
-	if found := s.log.lines("request failed", id, "level=DEBUG"); len(found) != 1 {
-		t.Errorf("the error is logged %d times", len(found))
-	}
-	s.do(t, "POST", "/exec", `{"code":"`+secret+`","session_id":1}`)
-	s.do(t, "POST", "/exec", "", "Authorization: Bearer "+secret)
-	s.do(t, "DELETE", "/sessions/"+secret, "")
-
-	s.sessions.err = fault.Wrap(fault.Internal, session.DetailRunnerFailure, errors.New("engine said no"))
-	got = s.do(t, "POST", "/files/list", `{"session_id":"`+live+`"}`)
-	id = got.header.Get("X-Request-Id")
-	if found := s.log.lines("level=ERROR", "engine said no", id); len(found) != 1 || strings.Contains(got.body, "engine") {
-		t.Errorf("logged %q, answered %s", found, got.body)
-	}
-	s.sessions.err, s.sessions.panics = nil, true
-	got = s.do(t, "POST", "/files/list", `{"session_id":"`+live+`"}`)
-	id = got.header.Get("X-Request-Id")
-	if found := s.log.lines("level=ERROR", id); len(found) != 1 || !strings.Contains(found[0], "a bug") || got.status != 500 || got.body != `{"detail":"internal error"}` {
-		t.Errorf("a panic: logged %q, answered %d %s", found, got.status, got.body)
-	}
-	eventually(t, "the last line", func() bool { return len(s.log.lines("msg=request ", id)) == 1 })
-	if strings.Contains(s.log.String(), secret) || strings.Contains(s.log.String(), testKey) {
-		t.Errorf("the log gives something away:\n%s", s.log.String())
-	}
-	s.sessions.panics = false
-}
-
-func TestErrorStatuses(t *testing.T) {
-	s := start(t)
-	for kind, status := range map[fault.Kind]int{
-		fault.Internal: 500, fault.Invalid: 400, fault.NotFound: 404, fault.Conflict: 409, fault.TooLarge: 413,
-		fault.Unprocessable: 422, fault.Busy: 429, fault.Upstream: 502, fault.Unavailable: 503, fault.Kind(200): 500,
-	} {
-		s.sessions.err = fmt.Errorf("while listing: %w", fault.Wrap(kind, "told", errors.New("untold")))
-		got := s.ask(t, "POST", "/files/list", `{"session_id":"`+live+`"}`)
-		if got.status != status || strings.Contains(got.body, "untold") || kind != fault.Kind(200) && got.body != `{"detail":"told"}` {
-			t.Errorf("%d: %d %s", kind, got.status, got.body)
+	for _, running := range []bool{true, false} {
+		s.sessions.running = running
+		want := map[bool]string{true: `{"ok":true,"cancelled":true}`, false: `{"ok":true,"cancelled":false}`}[running]
+		if got := s.do(t, "POST", "/exec/cancel", `{"session_id":"`+live+`"}`); got.status != 200 || got.body != want {
+			t.Errorf("%d %s", got.status, got.body)
 		}
 	}
-	s.sessions.err = errors.New("untold")
-	if got := s.do(t, "POST", "/files/list", `{"session_id":"`+live+`"}`); got.status != 500 || got.body != `{"detail":"internal error"}` {
-		t.Errorf("an error of no kind: %d %s", got.status, got.body)
+	if got := s.do(t, "POST", "/exec/cancel", `{"session_id":"`+gone+`"}`); got.status != 404 {
+		t.Errorf("a session that is gone: %d", got.status)
 	}
-}
-
-func noFiles(t *testing.T, dir string) {
-	t.Helper()
-	left, err := os.ReadDir(dir)
-	if err != nil || len(left) > 0 {
-		t.Errorf("left in the directory: %v, %v", left, err)
+	if got := s.do(t, "POST", "/exec/cancel", `{}`); got.status != 422 {
+		t.Errorf("no session: %d", got.status)
 	}
 }

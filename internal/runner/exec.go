@@ -112,7 +112,9 @@ func (r *Runner) exec(ctx context.Context, req ExecRequest) (*Execution, error) 
 			<-cancelled // or it would cancel the next run
 		}
 	}()
-	res, err := r.readRun(c, x, req.MaxOutputBytes)
+	stopInterrupt := c.interruptOn(req.Interrupt)
+	defer stopInterrupt()
+	res, err := r.readRun(c, x, req)
 	if err != nil {
 		return x, err
 	}
@@ -138,9 +140,34 @@ func nonNil(b []byte) []byte {
 	return b
 }
 
+// interruptOn interrupts the run once the channel is closed, until it is stopped.
+func (c *conn) interruptOn(interrupt <-chan struct{}) (stop func()) {
+	if interrupt == nil {
+		return func() {}
+	}
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-interrupt:
+			_ = c.send(frameCancel, []byte{1})
+		case <-over:
+		}
+	}()
+	return func() {
+		close(over)
+		<-ended // or it would interrupt the next run
+	}
+}
+
 // readRun reads output until the result. The program cannot make it hold more
-// than maxOutput bytes of each stream, whatever the agent sends.
-func (r *Runner) readRun(c *conn, x *Execution, maxOutput int) (result, error) {
+// than MaxOutputBytes of each stream, whatever the agent sends.
+func (r *Runner) readRun(c *conn, x *Execution, req ExecRequest) (result, error) {
+	tell := func(stderr bool, p []byte) {
+		if req.Output != nil && len(p) > 0 {
+			req.Output(stderr, p)
+		}
+	}
 	for heard := false; ; heard = true {
 		t, n, err := c.next()
 		if err != nil {
@@ -151,9 +178,13 @@ func (r *Runner) readRun(c *conn, x *Execution, maxOutput int) (result, error) {
 		}
 		switch t {
 		case frameStdout:
-			err = readOutput(c, n, maxOutput, &x.Stdout, &x.StdoutTruncated)
+			at := len(x.Stdout)
+			err = readOutput(c, n, req.MaxOutputBytes, &x.Stdout, &x.StdoutTruncated)
+			tell(false, x.Stdout[at:])
 		case frameStderr:
-			err = readOutput(c, n, maxOutput, &x.Stderr, &x.StderrTruncated)
+			at := len(x.Stderr)
+			err = readOutput(c, n, req.MaxOutputBytes, &x.Stderr, &x.StderrTruncated)
+			tell(true, x.Stderr[at:])
 		case frameBeat:
 		case frameResult:
 			var res result

@@ -322,3 +322,77 @@ func TestOddNumbers(t *testing.T) {
 		t.Errorf("got %+v", x.Usage)
 	}
 }
+
+// Output is told as it comes, all of it that is kept and no more.
+func TestOutputIsTold(t *testing.T) {
+	told := make(chan string, 10)
+	r, _ := fakeRunner(t, serve(map[string]func(*peer, request, []byte){"exec": func(p *peer, req request, _ []byte) {
+		for _, part := range []string{"one", "", " two", " three"} {
+			p.send(frameStdout, part)
+			if part != "" && part != " three" {
+				if got := <-told; got != "out "+part {
+					t.Errorf("told %q", got)
+				}
+			}
+		}
+		p.send(frameStderr, "e")
+		run(p, req, nil)
+	}}))
+	req := execRequest("x")
+	req.MaxOutputBytes = 8
+	req.Output = func(stderr bool, b []byte) {
+		if stderr {
+			told <- "err " + string(b)
+			return
+		}
+		told <- "out " + string(b)
+	}
+	x, err := r.Exec(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := <-told + ", " + <-told; got != "out  , err e" || string(x.Stdout) != "one two " || !x.StdoutTruncated || len(told) > 0 {
+		t.Errorf("told %q, kept %q", got, x.Stdout)
+	}
+}
+
+// An interrupt asks the agent gently, once, and never disturbs the next run.
+func TestInterrupt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		interrupted := false
+		r, d := fakeRunner(t, serve(map[string]func(*peer, request, []byte){"exec": func(p *peer, req request, code []byte) {
+			p.send(frameBeat, "")
+			if string(code) == "wait" {
+				if got := p.expect(frameCancel); len(got) != 1 {
+					t.Errorf("asked to end with %q", got)
+				}
+				interrupted = true
+				p.send(frameResult, `{"exit_code":130,"reason":"cancelled","complete":true}`)
+				return
+			}
+			run(p, req, code)
+		}}))
+		defer closing(t, r, d)
+		interrupt := make(chan struct{})
+		time.AfterFunc(3*time.Second, func() { close(interrupt) })
+		req := execRequest("wait")
+		req.Interrupt = interrupt
+		start := time.Now()
+		x, err := r.Exec(t.Context(), req)
+		if err != nil || x.Reason != ReasonCancelled || x.ExitCode != 130 || !interrupted || time.Since(start) != 3*time.Second {
+			t.Errorf("%+v, %v after %v", x, err, time.Since(start))
+		}
+		later := make(chan struct{})
+		req = execRequest("next")
+		req.Interrupt = later
+		if _, err := r.Exec(t.Context(), req); err != nil {
+			t.Error(err)
+		}
+		close(later) // nobody listens any more
+		synctest.Wait()
+		echoes(t, r, "another")
+		if d.dials != 1 {
+			t.Errorf("dialled %d times", d.dials)
+		}
+	})
+}

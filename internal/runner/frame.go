@@ -16,7 +16,7 @@ const (
 	frameRequest frameType = 1 // JSON
 	frameData    frameType = 2 // part of a body, either way
 	frameEnd     frameType = 3 // end of a body, either way
-	frameCancel  frameType = 4 // end the run
+	frameCancel  frameType = 4 // end the run; with a byte, interrupt it
 	// From the agent.
 	frameHello  frameType = 16 // JSON
 	frameStdout frameType = 17

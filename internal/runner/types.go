@@ -13,6 +13,15 @@ type ExecRequest struct {
 	// thrown away, the program is not held up.
 	MaxOutputBytes int
 	Artifacts      ArtifactLimits
+	// Interrupt, where not nil, is closed to interrupt the program: SIGINT, two
+	// seconds later SIGTERM, after two more SIGKILL. The answer then has
+	// ReasonCancelled, and all else as usual.
+	Interrupt <-chan struct{}
+	// Output, where not nil, is told what the program writes as it comes in, within
+	// MaxOutputBytes: all that will be in the Execution. It is not called any more
+	// once Exec has returned, and must not wait for anything, or the agent is taken
+	// for lost. The bytes may be kept, but not changed.
+	Output func(stderr bool, p []byte)
 }
 
 // ArtifactLimits bound what one run gives back from /workspace/outputs.
@@ -34,7 +43,7 @@ const (
 	ReasonTimeout   Reason = "timeout"   // killed at its timeout, ExitCode is 124
 	ReasonOOM       Reason = "oom"       // out of the runner's memory, ExitCode is 137
 	ReasonLost      Reason = "lost"      // it took its supervisor down, ExitCode is 137
-	ReasonCancelled Reason = "cancelled" // the caller's context ended
+	ReasonCancelled Reason = "cancelled" // interrupted; ExitCode is its own, or 130 where it had to be killed
 )
 
 // Usage is what a run cost.

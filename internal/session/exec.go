@@ -2,8 +2,11 @@ package session
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync"
 
+	"github.com/hjxwz123/aivory-sandbox/internal/fault"
 	"github.com/hjxwz123/aivory-sandbox/internal/observe"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 )
@@ -33,7 +36,18 @@ func (m *Manager) Exec(ctx context.Context, id string, req ExecRequest) (*Execut
 // exec runs a program once a global slot is free.
 func (c *call) exec(req ExecRequest) (*runner.Execution, error) {
 	m := c.m
-	err := queue(c.ctx, observe.QueueExec, func() error { return m.execs.acquire(c.ctx, m.cfg.QueueTimeout, c.dying) })
+	interrupt := make(chan struct{})
+	ctx, leave := context.WithCancelCause(c.ctx)
+	defer leave(nil)
+	m.setInterrupt(c.s, sync.OnceFunc(func() {
+		close(interrupt)
+		leave(errInterrupted)
+	}))
+	defer m.setInterrupt(c.s, nil)
+	err := queue(ctx, observe.QueueExec, func() error { return m.execs.acquire(ctx, m.cfg.QueueTimeout, c.dying) })
+	if errors.Is(err, errInterrupted) { // it has not even begun
+		return &runner.Execution{Reason: runner.ReasonCancelled, ExitCode: exitInterrupted}, nil
+	}
 	if err != nil {
 		return nil, queueFault(err, DetailExecQueue)
 	}
@@ -41,12 +55,14 @@ func (c *call) exec(req ExecRequest) (*runner.Execution, error) {
 	m.pressing.Add(1)
 	defer m.pressing.Add(-1)
 	defer c.use()()
-	ctx, span := observe.Start(c.ctx, observe.Run, slog.String("session", c.s.id))
-	x, err := c.s.runner.Exec(ctx, runner.ExecRequest{
+	watched, span := observe.Start(c.ctx, observe.Run, slog.String("session", c.s.id))
+	x, err := c.s.runner.Exec(watched, runner.ExecRequest{
 		Code:           req.Code,
 		Timeout:        req.Timeout,
 		MaxOutputBytes: m.cfg.MaxOutputBytes,
 		Artifacts:      m.cfg.Artifacts,
+		Interrupt:      interrupt,
+		Output:         req.Output,
 	})
 	if err != nil {
 		span.End(err)
@@ -58,6 +74,38 @@ func (c *call) exec(req ExecRequest) (*runner.Execution, error) {
 	span.Set(describe(x)...)
 	span.End(nil)
 	return x, nil
+}
+
+// exitInterrupted is what a shell says of a program that SIGINT ended.
+const exitInterrupted = 130
+
+// errInterrupted ends the wait of a run that was interrupted before it began.
+var errInterrupted = errors.New("interrupted")
+
+func (m *Manager) setInterrupt(s *session, interrupt func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.interrupt = interrupt
+}
+
+// Interrupt interrupts the run that a session has in hand, also one that waits
+// for a slot as yet, and tells whether there was one. It does not wait for the
+// run's end. The run is answered with ReasonCancelled.
+func (m *Manager) Interrupt(id string) (bool, error) {
+	if !ValidID(id) {
+		return false, fault.New(fault.Invalid, DetailInvalidID)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.sessions[id]
+	if s == nil || !s.known() {
+		return false, fault.New(fault.NotFound, DetailNotFound)
+	}
+	if s.interrupt == nil {
+		return false, nil
+	}
+	s.interrupt()
+	return true, nil
 }
 
 // describe says what an observer may know of a run.

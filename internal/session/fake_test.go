@@ -254,7 +254,22 @@ func (r *fakeRunner) Exec(ctx context.Context, req runner.ExecRequest) (*runner.
 		if err != nil {
 			return nil, err
 		}
-		if err := pause(ctx, d); err != nil {
+		began := time.Now()
+		watched, stop := context.WithCancel(ctx)
+		unhook := make(chan struct{})
+		go func() {
+			select {
+			case <-req.Interrupt:
+				stop()
+			case <-unhook:
+			}
+		}()
+		err = pause(watched, d)
+		close(unhook)
+		if stop(); err != nil && ctx.Err() == nil {
+			return &runner.Execution{Reason: runner.ReasonCancelled, ExitCode: 130, Usage: runner.Usage{Wall: time.Since(began)}}, nil
+		}
+		if err != nil {
 			return nil, err
 		}
 		if word == "vanish" {

@@ -5,9 +5,11 @@ import "github.com/hjxwz123/aivory-sandbox/internal/runner"
 // What callers of this package need to know of runners, so that they need not
 // know the package.
 const (
-	ReasonTimeout = runner.ReasonTimeout
-	ReasonOOM     = runner.ReasonOOM
-	ReasonLost    = runner.ReasonLost
+	ReasonTimeout   = runner.ReasonTimeout
+	ReasonOOM       = runner.ReasonOOM
+	ReasonLost      = runner.ReasonLost
+	ReasonSignal    = runner.ReasonSignal
+	ReasonCancelled = runner.ReasonCancelled
 )
 
 // CheckPath reports, as fault.Invalid, a workspace path that can be refused by

@@ -58,6 +58,7 @@ type session struct {
 	ended     time.Time
 	reaped    bool
 	usage     Usage
+	interrupt func()        // interrupts the run in hand, nil where there is none
 	unwanted  bool          // its workspace: discarded, or a younger archive is stored
 	dying     chan struct{} // closed when waiting calls must give up
 	settled   chan struct{} // closed when a termination has succeeded or given up

@@ -30,6 +30,9 @@ type ExecRequest struct {
 	Code []byte
 	// Timeout is final: the caller has applied default, minimum and cap.
 	Timeout time.Duration
+	// Output, where not nil, is told what the program writes while it does: see
+	// runner.ExecRequest.
+	Output func(stderr bool, p []byte)
 }
 
 // Health is what /healthz tells.

@@ -1607,7 +1607,7 @@ class Agent:
         started = time.monotonic()
         deadline = started + request["collect_seconds"]
         before = self.snapshot
-        if run.reason == "cancelled":  # nobody wants to know
+        if run.reason == "cancelled" and not run.interrupted:  # nobody wants to know
             before, found, complete = {}, {}, False
         else:
             found, complete = self.scan(deadline)
@@ -1806,7 +1806,7 @@ class Run:
         self.left = {STDOUT: request["max_output"], STDERR: request["max_output"]}
         self.truncated = {STDOUT: False, STDERR: False}
         self.code, self.reason, self.cpu, self.rss, self.oom_kills = 137, "signal", 0.0, 0, 0
-        self.ended = self.announced = False
+        self.ended = self.announced = self.interrupted = False
         self.oom_before, self.tasks = agent.oom.read(), agent.tasks.read()
 
     def start(self, name, code):
@@ -1858,9 +1858,14 @@ class Run:
                 else:
                     stream.fill()
             while stream.has_frame():
-                if stream.read()[0] != CANCEL:
+                kind, gently = stream.read()
+                if kind != CANCEL:
                     os._exit(2)
-                self.reason, self.ended = "cancelled", True
+                if not gently:
+                    self.reason, self.ended, self.interrupted = "cancelled", True, False
+                elif termed is None and not self.interrupted:
+                    self.interrupted, deadline = True, min(deadline, time.monotonic() + GRACE_SECONDS)
+                    self.signal(signal.SIGINT)
             now = time.monotonic()
             if self.ended:
                 break
@@ -1875,18 +1880,23 @@ class Run:
                 beat = now + BEAT_SECONDS
             if termed is None and now >= deadline:
                 self.reason, termed = "timeout", now + GRACE_SECONDS
-                try:
-                    os.kill(child.pid, signal.SIGTERM)
-                except OSError:
-                    pass
+                self.signal(signal.SIGTERM)
             elif termed is not None and now >= termed:
                 break
         self.judge()
 
+    def signal(self, number):
+        try:
+            os.kill(self.child.pid, number)
+        except OSError:
+            pass
+
     def judge(self):
         self.oom_kills = self.agent.oom.read() - self.oom_before
         if self.reason == "timeout":
-            self.code = 124
+            self.code = 130 if self.interrupted else 124
+        if self.interrupted:
+            self.reason = "cancelled"
         if self.oom_kills > 0 and (self.reason == "timeout" or self.code == 137):
             self.reason, self.code = "oom", 137
 

@@ -15,7 +15,7 @@ func testExec(t *testing.T, s *suite) {
 	b := s.sandbox(t)
 	for _, test := range []part{
 		{"ExitCodes", exitCodes}, {"Unflushed", unflushed}, {"Output", output}, {"Stdin", stdin}, {"Timeout", timeouts},
-		{"Cancel", cancels}, {"Source", sources}, {"Usage", usage},
+		{"Cancel", cancels}, {"Interrupt", interrupts}, {"Stream", streams}, {"Source", sources}, {"Usage", usage},
 	} {
 		test.run(t, b)
 	}
