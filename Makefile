@@ -33,7 +33,7 @@ lint: ## vet and staticcheck
 	@scripts/lint.sh
 
 fmt: ## format the Go code
-	gofmt -w cmd internal
+	gofmt -w client cmd internal
 
 clean: ## remove what was built; images and downloaded packages stay
 	rm -rf bin dist

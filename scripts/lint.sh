@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 go_toolchain
 say 'format'
-unformatted=$(gofmt -l cmd internal)
+unformatted=$(gofmt -l client cmd internal)
 [ -z "$unformatted" ] || die "not formatted, make fmt does it:"$'\n'"$unformatted"
 say 'vet'
 go vet -tags integration ./...
