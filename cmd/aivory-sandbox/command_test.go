@@ -33,10 +33,11 @@ func TestRun(t *testing.T) {
 		stdout  string // a part of it
 		stderr  string
 	}{
-		{name: "nothing", code: 2, stderr: "usage: "},
-		{name: "too much", args: []string{"serve", "now"}, code: 2, stderr: "usage: "},
-		{name: "unknown", args: []string{"srve"}, code: 2, stderr: `unknown command "srve"`},
-		{name: "help", args: []string{"--help"}, stdout: "usage: "},
+		{name: "nothing", code: 2, stderr: "Usage: "},
+		{name: "too much", args: []string{"serve", "now"}, code: 2, stderr: "Usage: "},
+		{name: "unknown", args: []string{"srve"}, code: 2, stderr: "unexpected argument srve"},
+		{name: "help", args: []string{"--help"}, stdout: "Usage: "},
+		{name: "help of a command", args: []string{"help", "image", "import"}, stdout: "Usage: aivory-sandbox image import <source>"},
 		{name: "version", args: []string{"version"}, stdout: "aivory-sandbox "},
 		{name: "no key", args: []string{"serve"}, environ: []string{state}, code: 1, stderr: "SANDBOX_API_KEY: is not set"},
 		{name: "bad values", args: []string{"serve"}, environ: []string{state, "SANDBOX_MEMORY=x", "SANDBOX_CPUS=y"}, code: 1, stderr: "\nSANDBOX_CPUS: "},
@@ -44,8 +45,8 @@ func TestRun(t *testing.T) {
 		{name: "no profile", args: []string{"serve"}, environ: []string{state, "SANDBOX_API_KEY=k", "SANDBOX_LISTEN=127.0.0.1:0", "SANDBOX_SECCOMP_PROFILE=" + missing}, code: 1, stderr: "cannot read SANDBOX_SECCOMP_PROFILE: "},
 		{name: "broken profile", args: []string{"serve"}, environ: []string{state, "SANDBOX_API_KEY=k", "SANDBOX_LISTEN=127.0.0.1:0", "SANDBOX_SECCOMP_PROFILE=" + broken}, code: 1, stderr: "seccomp"},
 		{name: "driver without what it needs", args: []string{"serve"}, environ: []string{state, "SANDBOX_API_KEY=k", "SANDBOX_LISTEN=127.0.0.1:0", "SANDBOX_DRIVER=oci", "SANDBOX_RUNTIME=no-such-runtime"}, code: 1, stderr: "cannot "},
-		{name: "image", args: []string{"image"}, environ: []string{state}, code: 2, stderr: "usage: aivory-sandbox image"},
-		{name: "image of nothing", args: []string{"image", "import"}, environ: []string{state}, code: 2, stderr: "usage: aivory-sandbox image"},
+		{name: "image", args: []string{"image"}, environ: []string{state}, code: 2, stderr: "Usage: aivory-sandbox image"},
+		{name: "image of nothing", args: []string{"image", "import"}, environ: []string{state}, code: 2, stderr: "Usage: aivory-sandbox image"},
 		{name: "image of no file", args: []string{"image", "import", missing}, environ: []string{state}, code: 1, stderr: "cannot import "},
 		{name: "images, but none", args: []string{"image", "list"}, environ: []string{state}, stdout: "NAME  DIGEST"},
 		{name: "images in a file", args: []string{"image", "list"}, environ: []string{state, "SANDBOX_IMAGE_DIR=" + broken}, code: 1, stderr: "cannot make the image directory"},

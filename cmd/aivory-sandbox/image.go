@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,45 +18,56 @@ import (
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/oci/image"
 )
 
-const imageUsage = `usage: aivory-sandbox image COMMAND
+type imageCommands struct {
+	Import imageImport `cmd:"" help:"Unpack an image."`
+	List   imageList   `cmd:"" help:"List what was imported."`
+	Remove imageRemove `cmd:"" help:"Remove an image that no runner uses."`
+}
 
-  import SOURCE [NAME]   unpack an image for the oci driver; SOURCE is a tar of a root
-                         file system, an archive that docker save wrote, an OCI layout
-                         as a directory or a tar, or a reference in a registry; NAME is
-                         SANDBOX_IMAGE, or the reference, where it is not given
-  list                   list what was imported
-  remove NAME|DIGEST     remove an image that no runner uses
+type imageImport struct {
+	Source string `arg:"" help:"A tar of a root file system, an archive that docker save wrote, an OCI layout as a directory or a tar, or a reference in a registry."`
+	Name   string `arg:"" optional:"" help:"Its name; by default SANDBOX_IMAGE, or the reference."`
+}
 
-Images are kept in SANDBOX_IMAGE_DIR.
-`
-
-// errUsage means that the command line is wrong.
-var errUsage = errors.New("wrong command line")
-
-// handleImages is the command image.
-func handleImages(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
-	dir, name, err := config.Images(environ)
+func (c imageImport) Run(i *invocation) error {
+	dir, name, err := config.Images(i.environ)
 	if err != nil {
 		return err
 	}
-	ctx, release := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	ctx, release := signal.NotifyContext(i.ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer release()
 	store := func() (*image.Store, error) { return image.Open(dir, oci.Bundles()) }
-	switch {
-	case len(args) == 2 && args[0] == "import":
-		return importImage(ctx, store, args[1], "", name, stdout, stderr)
-	case len(args) == 3 && args[0] == "import":
-		return importImage(ctx, store, args[1], args[2], name, stdout, stderr)
-	case len(args) == 1 && args[0] == "list":
-		return listImages(store, stdout)
-	case len(args) == 2 && args[0] == "remove":
-		s, err := store()
-		if err != nil {
-			return err
-		}
-		return s.Remove(args[1])
+	return importImage(ctx, store, c.Source, c.Name, name, i.stdout, i.stderr)
+}
+
+type imageList struct{}
+
+func (imageList) Run(i *invocation) error {
+	s, err := openImages(i.environ)
+	if err != nil {
+		return err
 	}
-	return errUsage
+	return listImages(s, i.stdout)
+}
+
+type imageRemove struct {
+	Image string `arg:"" help:"A name or a digest."`
+}
+
+func (c imageRemove) Run(i *invocation) error {
+	s, err := openImages(i.environ)
+	if err != nil {
+		return err
+	}
+	return s.Remove(c.Image)
+}
+
+func openImages(environ []string) (*image.Store, error) {
+	dir, _, err := config.Images(environ)
+	if err != nil {
+		return nil, err
+	}
+	return image.Open(dir, oci.Bundles())
 }
 
 // importImage imports from a file or, where source is none, from a registry. The
@@ -92,11 +102,7 @@ func importImage(ctx context.Context, store func() (*image.Store, error), source
 	return err
 }
 
-func listImages(store func() (*image.Store, error), stdout io.Writer) error {
-	s, err := store()
-	if err != nil {
-		return err
-	}
+func listImages(s *image.Store, stdout io.Writer) error {
 	list, err := s.List()
 	if err != nil {
 		return err
