@@ -72,7 +72,7 @@ var outside = map[string][]string{
 	"internal/config":       {"github.com/docker/go-units"},
 	"internal/runner":       {"golang.org/x/sys"},
 	"internal/runner/agent": {},
-	"internal/api":          {},
+	"internal/api":          {"github.com/segmentio/asm"},
 	"internal/storage":      {},
 	"client":                {},
 }
