@@ -17,7 +17,7 @@ if [ "$(id -u)" = 0 ]; then
     mkdir -p "$AIVORY_CACHE_DIR"
     prepared=$AIVORY_CACHE_DIR/prepare.log
     runners=$(mktemp -u "$AIVORY_CACHE_DIR/runners-ready.XXXXXX")
-    RUNNERS=$runners setsid bash -ec '. scripts/lib.sh; packages podman uidmap; scripts/docker.sh; images/runner/build.sh; make build; scripts/oci.sh; for r in crun runsc; do SANDBOX_RUNTIME=$r scripts/oci.sh; done; touch "$RUNNERS"; scripts/s3-servers.sh' >"$prepared" 2>&1 &
+    RUNNERS=$runners setsid bash -ec '. scripts/lib.sh; packages podman uidmap; scripts/docker.sh; images/runner/build.sh; make build; scripts/oci.sh; for r in crun runsc; do SANDBOX_RUNTIME=$r scripts/oci.sh; done; touch "$RUNNERS"; scripts/s3-servers.sh; scripts/deploy.sh' >"$prepared" 2>&1 &
     preparing=$!
     trap 'kill -- -"$preparing" 2>/dev/null || true; rm -f "$runners"' EXIT
 fi

@@ -13,6 +13,7 @@ import (
 	"os"
 
 	"github.com/alecthomas/kong"
+	_ "golang.org/x/crypto/x509roots/fallback" // where the machine, or the image, has no certificates of its own
 
 	"github.com/hjxwz123/aivory-sandbox/client"
 )

@@ -35,7 +35,7 @@ func openWatch(ctx context.Context, cfg config.Config, stats func() session.Stat
 		return nil, err
 	}
 	if wanted {
-		if w.tracer, err = tracing.Start(ctx, version); err != nil {
+		if w.tracer, err = tracing.Start(ctx, version, func(err error) { log.Warn("cannot send traces", "err", err) }); err != nil {
 			return nil, err
 		}
 		log.Info("sending traces")

@@ -173,7 +173,18 @@ func TestOneRunSeenFromAllSides(t *testing.T) {
 // waitUntil waits for what comes by itself, for some seconds.
 func waitUntil(t *testing.T, what string, there func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	waitFor(t, 15*time.Second, what, there)
+}
+
+// waitLong is waitUntil for what has health checks and the like to wait for.
+func waitLong(t *testing.T, what string, there func() bool) {
+	t.Helper()
+	waitFor(t, time.Minute, what, there)
+}
+
+func waitFor(t *testing.T, most time.Duration, what string, there func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(most); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if there() {
 			return
 		}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
@@ -83,8 +84,9 @@ func protocol() (string, error) {
 func get(name string) string { return strings.TrimSpace(os.Getenv(name)) }
 
 // Start returns a tracer that exports as the environment says. It waits for no
-// collector. The caller calls Shutdown.
-func Start(ctx context.Context, version string) (*Tracer, error) {
+// collector. Failed is told where spans cannot be sent; the last tracer's counts
+// for the whole process. The caller calls Shutdown.
+func Start(ctx context.Context, version string, failed func(error)) (*Tracer, error) {
 	p, err := protocol()
 	if err != nil {
 		return nil, err
@@ -93,6 +95,7 @@ func Start(ctx context.Context, version string) (*Tracer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot export traces: %w", err)
 	}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(failed))
 	return newTracer(version, trace.WithBatcher(exporter)), nil
 }
 

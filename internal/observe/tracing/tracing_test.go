@@ -125,7 +125,7 @@ func TestExport(t *testing.T) {
 	if wanted, err := Wanted(); !wanted || err != nil {
 		t.Fatalf("%t, %v", wanted, err)
 	}
-	tracer, err := Start(t.Context(), "v1")
+	tracer, err := Start(t.Context(), "v1", func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)
 	}
