@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes ready what the tests of the deployment need: docker-compose, systemd-analyze,
-# and an image of HAProxy in place of the public one, which a registry would have
+# and an image of HAProxy and runc in place of public ones, which a registry would have
 # to give. It is Debian 13's: versions before 3.0.5 cannot pass on a connection that
 # is upgraded, and Debian 12's is one.
 set -euo pipefail
@@ -16,7 +16,7 @@ say "making $tag"
 mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format "\$(LABEL)|\$(REPO_URI)" 'Created-By: Packages' 2>/dev/null |
     sed -n 's/^Debian|//p' | head -n 1)}
 mkdir -p "$AIVORY_CACHE_DIR"
-mmdebstrap --quiet --variant=apt --include=haproxy --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
+mmdebstrap --quiet --variant=apt --include=haproxy,runc --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
     --customize-hook='rm -rf "$1"/var/lib/apt/lists/* "$1"/usr/share/doc "$1"/usr/share/man' \
     trixie - "deb ${mirror:-http://deb.debian.org/debian} trixie main" 2>"$AIVORY_CACHE_DIR/haproxy.log" |
     docker import -c 'ENTRYPOINT ["haproxy"]' -c 'CMD ["-f", "/usr/local/etc/haproxy/haproxy.cfg"]' - "$tag" >/dev/null ||

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -17,12 +18,19 @@ import (
 	"time"
 )
 
-// sidecarImage builds the service's image once.
+// sidecarImage builds the service's image once; it goes with the last test.
 var sidecarImage = sync.OnceValues(func() (string, error) {
 	const tag = "aivory-test-sidecar:latest"
 	out, err := exec.Command("../../scripts/sidecar-image.sh", tag).CombinedOutput()
 	if err != nil {
 		return "", errors.New(err.Error() + ": " + string(out))
+	}
+	before := afterTests
+	afterTests = func() {
+		before()
+		if out, err := exec.Command("docker", "rmi", tag).CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "cannot remove the image of the tests: %v: %s\n", err, out)
+		}
 	}
 	return tag, nil
 })
@@ -43,17 +51,44 @@ func TestCompose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { dockerSays(t, "rmi", image) })
 	if size, err := strconv.Atoi(dockerSays(t, "image", "inspect", "-f", "{{.Size}}", image)); err != nil || size > 40<<20 {
 		t.Errorf("the image has %d bytes, %v", size, err)
 	}
 	for _, file := range []string{"../../docker-compose.yml", "../../deploy/docker-compose.proxy.yml"} {
-		t.Run(file, func(t *testing.T) { composed(t, file, image) })
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			composed(t, file, map[string]string{"aivory-sandbox-sidecar": image, "aivory-sandbox": "aivory-sandbox:latest"}, nil)
+		})
 	}
 }
 
-func composed(t *testing.T, file, image string) {
-	t.Parallel()
+// TestComposeDaemonless is TestCompose for the service that needs no engine. A
+// registry would have to give the runner image: it is imported instead.
+func TestComposeDaemonless(t *testing.T) {
+	if !soak {
+		t.Skip("importing an image takes long: AIVORY_SOAK=1 does")
+	}
+	sidecar, err := sidecarImage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const image = "aivory-test-daemonless:latest"
+	dockerSays(t, "build", "-q", "--network", "none", "-f", "../../Dockerfile.daemonless", "--build-arg", "BASE="+proxyImage, "--build-arg", "SIDECAR="+sidecar, "-t", image, "../..")
+	t.Cleanup(func() { dockerSays(t, "rmi", image) })
+	rootfs, err := exec.Command("../../images/runner/build.sh", "--print-rootfs").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	composed(t, "../../deploy/docker-compose.daemonless.yml", map[string]string{"aivory-sandbox-daemonless": image}, func(name string) {
+		t.Cleanup(func() { _ = os.RemoveAll("/run/aivory-sandbox/" + name) })
+		dockerSays(t, "run", "--rm", "--network", "none", "-v", name+"_state:/var/lib/aivory-sandbox", "-v", strings.TrimSpace(string(rootfs))+":/rootfs.tar:ro",
+			image, "image", "import", "/rootfs.tar", "ghcr.io/"+name+"/aivory-sandbox:test")
+	})
+}
+
+// composed brings one file up with images under the names that it has for them.
+// Prepare, where not nil, is called with the project's name first.
+func composed(t *testing.T, file string, images map[string]string, prepare func(name string)) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +100,7 @@ func composed(t *testing.T, file, image string) {
 	name := "aivorytest" + randomHex()[:8]
 	s := &testService{url: "http://127.0.0.1:" + port, key: randomHex(), instance: name, http: newHTTPClient()}
 	var tags []string
-	for tagged, from := range map[string]string{"aivory-sandbox-sidecar": image, "aivory-sandbox": "aivory-sandbox:latest"} {
+	for tagged, from := range images {
 		tag := "ghcr.io/" + name + "/" + tagged + ":test"
 		dockerSays(t, "tag", from, tag)
 		tags = append(tags, tag)
@@ -98,6 +133,9 @@ func composed(t *testing.T, file, image string) {
 			}
 		}
 	})
+	if prepare != nil {
+		prepare(name)
+	}
 	compose("up", "-d")
 	waitLong(t, "the service's health", func() bool {
 		id := dockerSays(t, "ps", "-q", "--filter", "label=com.docker.compose.project="+name, "--filter", "label=com.docker.compose.service=sidecar")
