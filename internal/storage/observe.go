@@ -68,6 +68,13 @@ func (b *observed) List(ctx context.Context, prefix string, fn func(Object) erro
 	return err
 }
 
+func (b *observed) RemoveLeftovers(ctx context.Context, key string) error {
+	ctx, span := b.start(ctx, "remove leftovers")
+	err := b.Bucket.RemoveLeftovers(ctx, key)
+	span.End(err)
+	return err
+}
+
 // PresignGet asks no store, but may ask for temporary credentials.
 func (b *observed) PresignGet(ctx context.Context, key string, ttl time.Duration) (string, error) {
 	ctx, span := b.start(ctx, "presign")
