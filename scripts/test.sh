@@ -22,12 +22,19 @@ if [ "$(id -u)" = 0 ]; then
     trap 'kill -- -"$preparing" 2>/dev/null || true; rm -f "$runners"' EXIT
 fi
 
-# ready waits until what a file stands for is prepared, or all is.
+# ready waits until what a file stands for is prepared, or all is, and shows what is
+# new in the log meanwhile.
+shown=0
 ready() {
-    tail -n 3 -f --pid="$preparing" "$prepared" >&2 &
-    local progress=$!
-    while [ ! -e "$1" ] && kill -0 "$preparing" 2>/dev/null; do sleep 1; done
-    kill "$progress" 2>/dev/null || true
+    local lines
+    while
+        lines=$(wc -l <"$prepared")
+        tail -n +$((shown + 1)) "$prepared" | head -n $((lines - shown)) >&2
+        shown=$lines
+        [ ! -e "$1" ] && kill -0 "$preparing" 2>/dev/null
+    do
+        sleep 1
+    done
     [ -e "$1" ] || wait "$preparing" || die "cannot prepare the other tests; log: $prepared"
 }
 
