@@ -56,7 +56,7 @@ func startProxy(t *testing.T) string {
 		}
 		_ = cmd.Wait()
 		if t.Failed() {
-			t.Logf("HAProxy said:\n%s", out.kept)
+			t.Logf("HAProxy said:\n%s", out.text())
 		}
 	})
 	waitUntil(t, "the proxy", func() bool {

@@ -137,7 +137,7 @@ func TestOneRunSeenFromAllSides(t *testing.T) {
 	}
 
 	// The line of the request has its id, and so has the span.
-	logged := regexp.MustCompile(`msg=request .*route=/exec .*request_id=([0-9a-f]{16})`).FindStringSubmatch(string(s.log.kept))
+	logged := regexp.MustCompile(`msg=request .*route=/exec .*request_id=([0-9a-f]{16})`).FindStringSubmatch(s.log.text())
 	if logged == nil {
 		t.Fatal("the request is not logged")
 	}
@@ -145,7 +145,7 @@ func TestOneRunSeenFromAllSides(t *testing.T) {
 		sent := traces.text()
 		return strings.Contains(sent, logged[1]) && strings.Contains(sent, "POST /exec") && strings.Contains(sent, id) && strings.Contains(sent, "storage put")
 	})
-	profiles := regexp.MustCompile(`msg="serving profiles" address=(\S+)`).FindStringSubmatch(string(s.log.kept))
+	profiles := regexp.MustCompile(`msg="serving profiles" address=(\S+)`).FindStringSubmatch(s.log.text())
 	if profiles == nil {
 		t.Fatal("profiles are not served")
 	}
@@ -162,12 +162,19 @@ func TestOneRunSeenFromAllSides(t *testing.T) {
 	}
 
 	for _, secret := range []string{s.key, watcher, "SECRET-IN-BLOCK", "PROGRAM-TEXT"} {
-		for where, text := range map[string]string{"the log": string(s.log.kept), "the metrics": metrics, "the traces": traces.text(), "the session": string(shown.body)} {
+		for where, text := range map[string]string{"the log": s.log.text(), "the metrics": metrics, "the traces": traces.text(), "the session": string(shown.body)} {
 			if strings.Contains(text, secret) || strings.Contains(text, hex.EncodeToString([]byte(secret))) {
 				t.Errorf("%s gives %q away", where, secret)
 			}
 		}
 	}
+}
+
+// text is all that is kept of a log.
+func (w *tailWriter) text() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return string(w.kept)
 }
 
 // waitUntil waits for what comes by itself, for some seconds.
