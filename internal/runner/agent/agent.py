@@ -1513,7 +1513,8 @@ class Agent:
         child, self.child, self.recent = self.waiting_child(), None, code
         run = Run(self, child, request)
         self.perform(run, code, request, lambda: self.settle(run))
-        sweep()
+        if not run.swept:
+            sweep()
         child.close()
         self.reap()
         remove_ipc(self.proc)
@@ -1545,6 +1546,7 @@ class Agent:
         if run.announced and self.tasks.read(run.tasks + 1) <= run.tasks:
             return
         sweep()
+        run.swept = True
         for _ in range(2000):
             if not survivors():
                 return
@@ -1806,7 +1808,7 @@ class Run:
         self.left = {STDOUT: request["max_output"], STDERR: request["max_output"]}
         self.truncated = {STDOUT: False, STDERR: False}
         self.code, self.reason, self.cpu, self.rss, self.oom_kills = 137, "signal", 0.0, 0, 0
-        self.ended = self.announced = self.interrupted = False
+        self.ended = self.announced = self.interrupted = self.swept = False
         self.oom_before, self.tasks = agent.oom.read(), agent.tasks.read()
 
     def start(self, name, code):
