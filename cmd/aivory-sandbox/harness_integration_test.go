@@ -20,9 +20,10 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/moby/moby/client"
+
 	"github.com/hjxwz123/aivory-sandbox/internal/api/apitest"
 	"github.com/hjxwz123/aivory-sandbox/internal/config"
-	"github.com/moby/moby/client"
 )
 
 // soak tells whether the long counts are wanted.
@@ -61,7 +62,7 @@ func launch(state string, settings ...string) (*testService, error) {
 		"SANDBOX_API_KEY=" + s.key, "SANDBOX_INSTANCE=" + s.instance, "SANDBOX_STATE_DIR=" + state,
 		"SANDBOX_LISTEN=127.0.0.1:0", "SANDBOX_LOG_LEVEL=debug", "SANDBOX_LOG_FORMAT=text",
 		"SANDBOX_POOL_SIZE=0",
-	}, settings...)
+	}, append(runnerSettings(), settings...)...)
 	cfg, _, err := config.Load(environ)
 	if err != nil {
 		return nil, err
@@ -171,43 +172,6 @@ func sharedService(t *testing.T) *testService {
 
 // engine returns a client for the engine.
 func engine() (*client.Client, error) { return client.New(client.FromEnv) }
-
-// containers returns the ids of this service's runners, dead ones included.
-func (s *testService) containers() ([]string, error) {
-	cli, err := engine()
-	if err != nil {
-		return nil, err
-	}
-	defer cli.Close()
-	found, err := cli.ContainerList(context.Background(), client.ContainerListOptions{
-		All: true, Filters: make(client.Filters).Add("label", "aivory.instance="+s.instance),
-	})
-	if err != nil {
-		return nil, err
-	}
-	var ids []string
-	for _, c := range found.Items {
-		ids = append(ids, c.ID)
-	}
-	return ids, nil
-}
-
-func (s *testService) removeContainers() (int, error) {
-	ids, err := s.containers()
-	if err != nil || len(ids) == 0 {
-		return 0, err
-	}
-	cli, err := engine()
-	if err != nil {
-		return 0, err
-	}
-	defer cli.Close()
-	for _, id := range ids {
-		_, e := cli.ContainerRemove(context.Background(), id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-		err = errors.Join(err, e)
-	}
-	return len(ids), err
-}
 
 // answer is a response, read whole.
 type answer struct {

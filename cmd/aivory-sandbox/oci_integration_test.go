@@ -14,17 +14,9 @@ import (
 func withoutDocker(t *testing.T) []string {
 	t.Helper()
 	t.Setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
-	dir := os.Getenv("SANDBOX_IMAGE_DIR")
-	if dir == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir = filepath.Join(cache, "aivory-sandbox", "images")
-	}
 	instance := "test-" + randomHex()[:12]
-	t.Cleanup(func() { _ = os.RemoveAll(filepath.Join("/run/aivory-sandbox", instance)) })
-	return []string{"SANDBOX_DRIVER=oci", "SANDBOX_IMAGE_DIR=" + dir, "SANDBOX_PRELOAD=", "SANDBOX_POOL_SIZE=0", "SANDBOX_INSTANCE=" + instance}
+	t.Cleanup(func() { _ = os.RemoveAll(filepath.Join(runDir, instance)) })
+	return []string{"SANDBOX_DRIVER=oci", "SANDBOX_IMAGE_DIR=" + imageDir(), "SANDBOX_PRELOAD=", "SANDBOX_POOL_SIZE=0", "SANDBOX_INSTANCE=" + instance}
 }
 
 // TestWithoutDocker goes through a session's life, the service's restart in the

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -11,28 +10,19 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/moby/moby/client"
 )
 
 // runners returns the sessions that this service's runners bear, dead ones
 // included, in order.
 func (s *testService) runners(t *testing.T) []string {
 	t.Helper()
-	cli, err := engine()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cli.Close()
-	found, err := cli.ContainerList(context.Background(), client.ContainerListOptions{
-		All: true, Filters: make(client.Filters).Add("label", "aivory.instance="+s.instance),
-	})
+	found, err := s.outsides()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var ids []string
-	for _, c := range found.Items {
-		ids = append(ids, c.Labels["aivory.session_id"])
+	for _, o := range found {
+		ids = append(ids, o.session)
 	}
 	slices.Sort(ids)
 	return ids
@@ -79,14 +69,7 @@ func TestPool(t *testing.T) {
 	if !slices.Contains(before, dead) {
 		dead = pooled[1]
 	}
-	cli, err := engine()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cli.Close()
-	if _, err := cli.ContainerKill(t.Context(), "aivory-sbx-"+dead, client.ContainerKillOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	service.killContainer(t, dead)
 	time.Sleep(500 * time.Millisecond)
 	b := service.session(t)
 	if b.id == dead || !slices.Contains(pooled, b.id) {

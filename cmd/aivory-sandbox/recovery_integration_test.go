@@ -74,8 +74,10 @@ func (s testSession) isGone(t *testing.T) {
 // stray makes a runner of an instance that no service knows of.
 func stray(t *testing.T, instance string) string {
 	t.Helper()
-	cfg := config.Default()
-	cfg.Instance = instance
+	cfg, _, err := config.Load(append(runnerSettings(), "SANDBOX_API_KEY=none", "SANDBOX_INSTANCE="+instance, "SANDBOX_STATE_DIR="+t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
 	d, err := newDriver(cfg, newLogger(cfg, new(tailWriter)))
 	if err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ func (s *testService) fork(t *testing.T, program string, settings ...string) *pr
 	p.cmd = exec.Command(program, "serve")
 	p.cmd.Env = append(append(os.Environ(), actAsService+"=1",
 		"SANDBOX_API_KEY="+s.key, "SANDBOX_INSTANCE="+s.instance, "SANDBOX_STATE_DIR="+s.stateDir,
-		"SANDBOX_LISTEN="+address, "SANDBOX_LOG_FORMAT=text", "SANDBOX_POOL_SIZE=0"), settings...)
+		"SANDBOX_LISTEN="+address, "SANDBOX_LOG_FORMAT=text", "SANDBOX_POOL_SIZE=0"), append(runnerSettings(), settings...)...)
 	p.cmd.Stderr = p.output
 	// A test that is killed takes its services along.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -121,14 +121,8 @@ func (d *Driver) startContainer(ctx context.Context, spec runner.Spec, id string
 		_, err := c.ContainerStart(ctx, id, client.ContainerStartOptions{})
 		return err
 	})
-	if err != nil || !d.engine.podman.Load() {
+	if err != nil || !d.engine.podman.Load() || !spec.Limits.ReadOnlyRootfs {
 		return err
-	}
-	if d.podmanAsked.CompareAndSwap(false, true) {
-		d.warnOfRootless(ctx)
-	}
-	if !spec.Limits.ReadOnlyRootfs {
-		return nil
 	}
 	return d.giveAway(ctx, id)
 }

@@ -22,7 +22,8 @@ const (
 	sandboxMarking = "1"
 )
 
-// List implements runner.Driver.
+// List implements runner.Driver. A service begins with it, so it is here that the
+// engine is looked at.
 func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
 	found, err := call(ctx, d.engine, "list containers", func(ctx context.Context, c *client.Client) (client.ContainerListResult, error) {
 		return c.ContainerList(ctx, client.ContainerListOptions{
@@ -32,6 +33,9 @@ func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if d.engine.podman.Load() && d.podmanAsked.CompareAndSwap(false, true) {
+		d.warnOfRootless(ctx)
 	}
 	var list []runner.Instance
 	for _, c := range found.Items {

@@ -25,6 +25,10 @@ func fakePodman(t *testing.T, cgroups string) *fakeEngine {
 		w.Header().Set("Server", "Libpod/4.3.1 (linux)")
 		reply(200, `{"Id":"sha256:1","Config":{}}`)(w, r)
 	})
+	f.handle("GET /containers/json", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Server", "Libpod/4.3.1 (linux)")
+		reply(200, "[]")(w, r)
+	})
 	f.handle("GET /info", reply(200, `{"CgroupVersion":"`+cgroups+`","SecurityOptions":["name=seccomp,profile=default","name=rootless"]}`))
 	f.handle("POST /exec/e1/start", hijack(func(net.Conn) {}))
 	return f.start(t)
@@ -37,12 +41,18 @@ func TestPodman(t *testing.T) {
 		var log bytes.Buffer
 		d := f.driver(t, func(c *docker.Config) { c.ProfileFile, c.Logger = file, logTo(&log) })
 		for range 2 {
+			if _, err := d.List(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(log.String(), want); n != 1 {
+				t.Errorf("warned %d times before there is a runner: %s", n, log.String())
+			}
 			if _, err := d.Create(t.Context(), testSpec); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if n := strings.Count(log.String(), want); n != 1 || f.count("GET /info") != 1 {
-			t.Errorf("warned %d times: %s", n, log.String())
+		if n := f.count("GET /info"); n != 1 {
+			t.Errorf("asked %d times", n)
 		}
 		host := createBody(t, f).HostConfig
 		if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), "SCMP_ACT_ERRNO") || !slices.Contains(host.SecurityOpt, "seccomp="+file) {
