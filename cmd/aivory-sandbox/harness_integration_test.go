@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -68,6 +69,7 @@ func launch(state string, settings ...string) (*testService, error) {
 		return nil, err
 	}
 	s.key, s.instance = cfg.APIKey, cfg.Instance
+	shown.add("an API key", s.key)
 	s.service, err = start(context.Background(), cfg, newLogger(cfg, s.log))
 	if err != nil {
 		return nil, err
@@ -115,6 +117,7 @@ func startService(t *testing.T, settings ...string) *testService {
 
 // halt stops the service as SIGTERM does.
 func (s *testService) halt() error {
+	s.lookAtMetrics()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return s.stop(ctx)
@@ -214,6 +217,9 @@ func (s *testService) do(ctx context.Context, method, path string, body any) ans
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	took := time.Since(began)
+	if resp.StatusCode >= 400 {
+		shown.look(inErrors, text, len(text))
+	}
 	// Large ones take long to look at, and are no different.
 	if err == nil && len(text) < 1<<20 && s.description.T != nil {
 		_, err = s.description.Check(method, path, resp.StatusCode, resp.Header, text)
@@ -478,8 +484,9 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// tailWriter keeps the last megabyte of a log.
+// tailWriter keeps the last megabyte of a log, and has it looked at.
 type tailWriter struct {
+	scan  *secretScan // shown, where nil
 	mu    sync.Mutex
 	kept  []byte
 	total int
@@ -493,6 +500,8 @@ func (w *tailWriter) Write(p []byte) (int, error) {
 	if w.kept = append(w.kept, p...); len(w.kept) > most {
 		w.kept = append([]byte(nil), w.kept[len(w.kept)-most/2:]...)
 	}
+	const longest = 512 // a secret may come in two pieces
+	cmp.Or(w.scan, shown).look(inLogs, w.kept[max(len(w.kept)-len(p)-longest, 0):], len(p))
 	return len(p), nil
 }
 

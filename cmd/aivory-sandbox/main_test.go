@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -10,11 +11,18 @@ import (
 // afterTests ends what tests share, before leaks are looked for.
 var afterTests = func() {}
 
+// judge tells what is wrong with all tests together.
+var judge = func() error { return nil }
+
 type testMain struct{ m *testing.M }
 
 func (m testMain) Run() int {
 	code := m.m.Run()
 	afterTests()
+	if err := judge(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	return code
 }
 

@@ -33,6 +33,7 @@ func localStore(t *testing.T, dir string) objectStore {
 // that is not empty.
 func s3Block(b *s3test.Bucket, endpoint string) map[string]any {
 	cfg := b.Config()
+	shown.add("an S3 secret", cfg.S3SecretKey)
 	if endpoint == "" {
 		endpoint = cfg.S3Endpoint
 	}

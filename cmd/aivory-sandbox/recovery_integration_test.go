@@ -87,6 +87,7 @@ func stray(t *testing.T, instance string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	orphansAreInits(t)
 	return handle
 }
 
@@ -96,7 +97,9 @@ func TestRestart(t *testing.T) {
 		"killed":   func(_ *testing.T, p *process) { p.kill() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			if onDocker {
+				t.Parallel()
+			}
 			dir := t.TempDir()
 			s, store, other := newState(t), localStore(t, dir), newState(t)
 			settings := []string{"SANDBOX_LOCAL_STORAGE_DIR=" + dir}

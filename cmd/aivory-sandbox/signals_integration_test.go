@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // process is a service in a process of its own.
@@ -28,6 +30,7 @@ type process struct {
 func newState(t *testing.T) *testService {
 	t.Helper()
 	s := &testService{key: randomHex(), instance: "test-" + randomHex()[:12], stateDir: t.TempDir(), http: newHTTPClient()}
+	shown.add("an API key", s.key)
 	t.Cleanup(func() {
 		if _, err := s.removeContainers(); err != nil {
 			t.Error(err)
@@ -56,6 +59,7 @@ func (s *testService) fork(t *testing.T, program string, settings ...string) *pr
 	address := l.Addr().String()
 	l.Close()
 	p.url = "http://" + address
+	orphansAreInits(t)
 	p.cmd = exec.Command(program, "serve")
 	p.cmd.Env = append(append(os.Environ(), actAsService+"=1",
 		"SANDBOX_API_KEY="+s.key, "SANDBOX_INSTANCE="+s.instance, "SANDBOX_STATE_DIR="+s.stateDir,
@@ -90,6 +94,16 @@ func (p *process) healthy(t *testing.T) {
 	t.Fatalf("the service does not become healthy:\n%s", p.output.since(0))
 }
 
+// orphansAreInits has the processes of a runner whose service ends go to the
+// host's init, as they do in the field. This process would be their parent, and
+// wait for none of them, once it has had a driver that needs no engine.
+func orphansAreInits(t *testing.T) {
+	t.Helper()
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // kill ends the process as a crash does, unless it has ended.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill() // it may have ended already
@@ -99,6 +113,7 @@ func (p *process) kill() {
 // terminate ends the process in order.
 func (p *process) terminate(t *testing.T) {
 	t.Helper()
+	p.lookAtMetrics()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -22,12 +22,17 @@ type collector struct {
 	*httptest.Server
 	mu   sync.Mutex
 	sent []byte
+	took func([]byte) // where not nil, gets what is sent in place of sent
 }
 
 func newCollector() *collector {
 	c := &collector{}
 	c.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
+		if c.took != nil {
+			c.took(body)
+			return
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.sent = append(c.sent, body...)

@@ -135,6 +135,7 @@ MAX_TAR_HEADER = 1 << 20  # bytes of all extended headers of a member; names are
 MAX_EXTENTS = 8192  # of a sparse file; one with more is carried as a dense one
 
 libc = ctypes.CDLL(None, use_errno=True)
+FIONREAD = 0x541B
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
 
 
@@ -455,14 +456,13 @@ class Cell:
             os.close(self.out)
             os.close(self.err)
             message = b""
-            while True:
+            while len(message) < 4 or len(message) < 4 + int.from_bytes(message[:4], "big"):
                 chunk = os.read(self.go, 1 << 16)
                 if not chunk:
-                    break
+                    os._exit(0)  # the agent has no use for this child, or is gone
                 message += chunk
+            message = message[4:]
             os.close(self.go)
-            if not message:
-                os._exit(0)  # the agent has no use for this child, or is gone
             path = write_cell(self.cells, message[:32].decode(), message[32:])
             for fd in (self.null, *self.cells.values()):
                 os.close(fd)
@@ -1515,7 +1515,7 @@ class Agent:
         self.perform(run, code, request, lambda: self.settle(run))
         if not run.swept:
             sweep()
-        child.close()
+        run.child.close()
         self.reap()
         remove_ipc(self.proc)
 
@@ -1530,6 +1530,9 @@ class Agent:
         try:
             run.start(name, code)
             run.watch(started + request["timeout"])
+            if run.untouched():
+                run.restart(fork_child(self), name, code)
+                run.watch(started + request["timeout"])
         finally:
             settle()
         run.drain()
@@ -1812,21 +1815,41 @@ class Run:
         self.oom_before, self.tasks = agent.oom.read(), agent.tasks.read()
 
     def start(self, name, code):
-        self.message = memoryview(name.encode() + code)
+        body = name.encode() + code
+        self.message = memoryview(len(body).to_bytes(4, "big") + body)
+        self.given = 0
         self.feed()
+
+    def untouched(self):
+        """Whether the child was killed before it had read anything of the program,
+        so that another one can have it. The kernel kills what waits when it is
+        short of memory, and a process that it has killed looks alive for as long
+        as it gets no turn to die. The pipe, which this process keeps open, tells
+        what was read."""
+        if not self.ended or self.code != 137 or self.reason not in ("signal", "oom"):
+            return False
+        unread = fcntl.ioctl(self.child.go, FIONREAD, bytes(4))
+        return int.from_bytes(unread, sys.byteorder) == self.given
+
+    def restart(self, child, name, code):
+        """Has another child run the program."""
+        self.child.close()
+        self.child, self.ended = child, False
+        self.oom_before, self.tasks = self.agent.oom.read(), self.agent.tasks.read()
+        self.start(name, code)
 
     def feed(self):
         """Gives the child more of its program. One that does not read, for a
         module at its start hangs, must not hang this process too."""
         try:
             while self.message:
-                self.message = self.message[os.write(self.child.go, self.message):]
+                size = os.write(self.child.go, self.message)
+                self.message = self.message[size:]
+                self.given += size
         except BlockingIOError:
-            return
+            pass
         except BrokenPipeError:
-            pass  # killed while it waited; its status tells
-        os.close(self.child.go)
-        self.child.go = -1
+            self.message = b""  # killed while it waited; its status tells
 
     def watch(self, deadline):
         """Returns when the program has ended or must be swept away."""
@@ -1839,7 +1862,7 @@ class Run:
             until = min(beat, deadline if termed is None else termed)
             if flush is not None:
                 until = min(until, flush)
-            writing = [child.go] if child.go >= 0 else []
+            writing = [child.go] if self.message else []
             pause = 0 if stream.has_frame() else max(0, until - now)
             ready, writable, _ = select.select(waiting, writing, [], pause)
             if writable:

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	goruntime "runtime"
 	"slices"
@@ -26,6 +27,10 @@ import (
 // cache directory, for the next time.
 type ownEngine struct {
 	name string // of its directories
+	// user, where not 0, is who it runs as, with numbers for user namespaces that
+	// nobody else has. It needs no account: what is asked of one is its entry in
+	// /etc/passwd, which lives as long as the engine.
+	user int
 	// command returns what starts it: root is kept, run is not.
 	command func(t *testing.T, root, run, socket string) *exec.Cmd
 }
@@ -62,6 +67,9 @@ func (e ownEngine) start(t *testing.T) string {
 	}
 	socket := filepath.Join(run, "engine.sock")
 	cmd := e.command(t, root, run, socket)
+	if e.user != 0 {
+		e.become(t, cmd, root, run)
+	}
 	log, err := os.Create(filepath.Join(root + ".log"))
 	if err != nil {
 		t.Fatal(err)
@@ -98,6 +106,79 @@ func (e ownEngine) start(t *testing.T) string {
 	bringImage(t, c)
 	t.Setenv(e.hostOf(), host)
 	return host
+}
+
+// become makes the command one of the engine's user, who owns its directories.
+func (e ownEngine) become(t *testing.T, cmd *exec.Cmd, root, run string) {
+	t.Helper()
+	name := "aivory-test-" + e.name
+	for _, command := range [][]string{
+		{"useradd", "--no-create-home", "--home-dir", run, "--shell", "/bin/sh", "--uid", strconv.Itoa(e.user), "--user-group", name},
+		{"usermod", "--add-subuids", "2000100000-2000165535", "--add-subgids", "2000100000-2000165535", name},
+	} {
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil && !strings.Contains(string(out), "already exists") {
+			t.Fatalf("%v: %v: %s", command, err, out)
+		}
+	}
+	account, err := user.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, err := strconv.Atoi(account.Gid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for range 100 { // the dead take a moment
+			if killUser(t, e.user) == 0 {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		if out, err := exec.Command("userdel", name).CombinedOutput(); err != nil {
+			t.Errorf("userdel: %v: %s", err, out)
+		}
+	})
+	for _, dir := range []string{root, run} {
+		if err := os.Chown(dir, e.user, group); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The way to the cache may be root's alone, as a home directory is.
+	reach := filepath.Join(run, "root")
+	if err := os.Mkdir(reach, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount(root, reach, "", syscall.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	for i := range cmd.Args {
+		cmd.Args[i] = strings.ReplaceAll(cmd.Args[i], root, reach)
+	}
+	cmd.Dir = run
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + run, "USER=" + name, "XDG_RUNTIME_DIR=" + run, "TMPDIR=" + run}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(e.user), Gid: uint32(group)}}
+}
+
+// killUser kills what a user's engine left running, in user namespaces as well,
+// and returns how many processes there were.
+func killUser(t *testing.T, uid int) (n int) {
+	t.Helper()
+	found, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range found {
+		var st syscall.Stat_t
+		if err := syscall.Stat(dir, &st); err != nil || int(st.Uid) != uid && (st.Uid < 2000100000 || st.Uid > 2000165535) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			n++
+		}
+	}
+	return n
 }
 
 // killAbout kills what an engine left running that has a directory of its in the
@@ -199,7 +280,7 @@ func bringImage(t *testing.T, to *client.Client) {
 }
 
 // dockerWithRunsc is a Docker daemon that knows gVisor's runtime.
-var dockerWithRunsc = ownEngine{"docker", func(t *testing.T, root, run, socket string) *exec.Cmd {
+var dockerWithRunsc = ownEngine{name: "docker", command: func(t *testing.T, root, run, socket string) *exec.Cmd {
 	own, err := engineClient(t, "").Info(t.Context(), client.InfoOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -223,8 +304,19 @@ var dockerWithRunsc = ownEngine{"docker", func(t *testing.T, root, run, socket s
 	return cmd
 }}
 
-// podman is Podman's service, with the privileges of root.
-var podman = ownEngine{"podman", func(t *testing.T, root, run, socket string) *exec.Cmd {
+// podman is Podman's service with the privileges of root, podmanRootless that of a
+// user who has none.
+var (
+	podman         = ownEngine{name: "podman", command: podmanService}
+	podmanRootless = ownEngine{name: "podman-rootless", user: 64731, command: func(t *testing.T, root, run, socket string) *exec.Cmd {
+		cmd := podmanService(t, root, run, socket)
+		// Its own choice may be to copy the whole image for each container.
+		cmd.Args = slices.Insert(cmd.Args, 1, "--storage-driver", "overlay")
+		return cmd
+	}}
+)
+
+func podmanService(t *testing.T, root, run, socket string) *exec.Cmd {
 	return exec.Command(runnertest.Program(t, "podman"), "--root", root, "--runroot", filepath.Join(run, "state"), "--tmpdir", filepath.Join(run, "tmp"),
 		"--runtime", runnertest.Program(t, "runc"), "--cgroup-manager", "cgroupfs", "--events-backend", "none", "system", "service", "--time", "0", "unix://"+socket)
-}}
+}

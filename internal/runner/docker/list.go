@@ -25,12 +25,19 @@ const (
 // List implements runner.Driver. A service begins with it, so it is here that the
 // engine is looked at.
 func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
-	found, err := call(ctx, d.engine, "list containers", func(ctx context.Context, c *client.Client) (client.ContainerListResult, error) {
-		return c.ContainerList(ctx, client.ContainerListOptions{
-			All:     true,
-			Filters: make(client.Filters).Add("label", labelSandbox+"="+sandboxMarking),
+	var found client.ContainerListResult
+	var err error
+	for range 5 {
+		found, err = call(ctx, d.engine, "list containers", func(ctx context.Context, c *client.Client) (client.ContainerListResult, error) {
+			return c.ContainerList(ctx, client.ContainerListOptions{
+				All:     true,
+				Filters: make(client.Filters).Add("label", labelSandbox+"="+sandboxMarking),
+			})
 		})
-	})
+		if !listedHalf(err) {
+			break
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -73,6 +74,13 @@ func (d *Driver) warnOfRootless(ctx context.Context) {
 // stateImproper is Podman's word for a container that is stopped, and for one that
 // is paused.
 const stateImproper = "container state improper"
+
+// listedHalf reports whether Podman gave up on a list because a container on it,
+// anybody's, was removed meanwhile.
+func listedHalf(err error) bool {
+	return said(err, http.StatusInternalServerError, "container not known") ||
+		said(err, http.StatusInternalServerError, "no such container")
+}
 
 // asStopped marks an error that means that the container is stopped.
 func (d *Driver) asStopped(ctx context.Context, id string, err error) error {

@@ -79,6 +79,27 @@ func TestPodmanThatGivesNothingAway(t *testing.T) {
 	}
 }
 
+// TestPodmanListsAgain: it fails a list on which a container is that goes meanwhile.
+func TestPodmanListsAgain(t *testing.T) {
+	f := fakePodman(t, "2")
+	failures := 3
+	f.handle("GET /containers/json", func(w http.ResponseWriter, r *http.Request) {
+		if failures--; failures >= 0 {
+			reply(500, `{"message":"getting container from store \"a21b\": container not known"}`)(w, r)
+			return
+		}
+		reply(200, `[{"Id":"`+fakeID+`","State":"running","Labels":{"aivory.sandbox":"1"}}]`)(w, r)
+	})
+	d := f.driver(t, nil)
+	if list, err := d.List(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("listed %v, %v", list, err)
+	}
+	failures = 1000
+	if _, err := d.List(t.Context()); err == nil || !strings.Contains(err.Error(), "container not known") || failures < 900 {
+		t.Errorf("got %v, with %d failures to go", err, failures)
+	}
+}
+
 // TestPodmansWords: a container that is stopped has the same words as one that is
 // paused.
 func TestPodmansWords(t *testing.T) {

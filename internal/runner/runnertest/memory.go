@@ -2,6 +2,7 @@ package runnertest
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -100,9 +101,29 @@ for p in ('/tmp', '/home/sandbox', '/dev/shm', '/workspace'):
 		s.skip(t)
 		// The process that waits for the next program is the first that the
 		// kernel takes. That must not be the next program's end.
+		signal := func(name string) {
+			b.command(t, "", "sh", "-c", `for p in /proc/[0-9]*; do [ "$(cat $p/oom_score_adj)" = 1000 ] && kill -`+name+` ${p#/proc/}; done; true`)
+		}
 		b.works(t)
 		time.Sleep(300 * time.Millisecond)
-		b.command(t, "", "sh", "-c", `for p in /proc/[0-9]*; do [ "$(cat $p/oom_score_adj)" = 1000 ] && kill -9 ${p#/proc/}; done; true`)
+		signal("KILL")
+		b.works(t)
+		// One that is stopped has the program and does not read it, like one that
+		// was killed and gets no turn to die.
+		time.Sleep(300 * time.Millisecond)
+		signal("STOP")
+		var run sync.WaitGroup
+		run.Go(func() {
+			o, err := b.try(t.Context(), "print(1)")
+			if err != nil {
+				t.Error(err)
+			} else if o.out != "1\n" || o.ExitCode != 0 {
+				t.Errorf("printed %q, exit code %d: %s", o.out, o.ExitCode, o.err)
+			}
+		})
+		time.Sleep(500 * time.Millisecond)
+		signal("KILL")
+		run.Wait()
 		b.works(t)
 	})
 }
