@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -126,8 +127,10 @@ func (s testSession) quietInside(t *testing.T) {
 	for range 50 {
 		r = s.run(t, `
 import os
-print(*(open(f"/proc/{p}/cmdline").read() for p in os.listdir("/proc") if p.isdigit()), sep="\n")`, 0)
-		if n := strings.Count(r.Stdout, "\n"); n > 1 && n <= most {
+found = [open(f"/proc/{p}/cmdline").read()[:60] for p in os.listdir("/proc") if p.isdigit()]
+print(len(found), found)`, 0)
+		var n int
+		if _, err := fmt.Sscan(r.Stdout, &n); err == nil && n > 1 && n <= most {
 			return
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -148,7 +151,8 @@ for name in ("mem", "environ", "fd", "maps", "cwd", "exe"):
         os.listdir(path) if name == "fd" else os.readlink(path) if name in ("cwd", "exe") else open(path, "rb").read(1)
     except OSError as e:
         refused.append(name)
-print(refused)`, out: is("['mem', 'environ', 'fd', 'maps', 'cwd', 'exe']\n")},
+print(refused)`, out: is("['mem', 'environ', 'fd', 'maps', 'cwd', 'exe']\n"),
+			notGVisor: "it shows the environment and the maps of any process of the user; no secret is in them"},
 		{name: "tracing it and process 1", code: `
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -162,7 +166,7 @@ for n in (9, 15, 19):
 		{name: "lowering its own oom score", code: `
 import os
 try: os.write(os.open("/proc/self/oom_score_adj", os.O_WRONLY), b"-1000")
-except PermissionError: print("refused")`, out: is("refused\n")},
+except PermissionError: print("refused")`, out: is("refused\n"), notGVisor: "the score is its own, with no effect"},
 		{name: "its own memory is its own", code: `print(len(open("/proc/self/environ", "rb").read()) > 10, open("/proc/self/maps").readline() != "")`, out: is("True True\n")},
 	})
 }
