@@ -52,13 +52,16 @@ say 'integration tests'
 # try, alone and when all else is done, and the log shows both.
 export results=$(mktemp -d)
 trap 'kill -- -"$preparing" 2>/dev/null || true; rm -rf "$results" "$runners"' EXIT
-integration_tests() { # directory tests
-    go test -race -tags integration -count=1 -timeout "${AIVORY_TEST_TIMEOUT:-40m}" -run "$2" "./$1"
+integration_tests() { # directory tests [NAME=value]...
+    local directory=$1 tests=$2
+    shift 2
+    env "$@" go test -race -tags integration -count=1 -timeout "${AIVORY_TEST_TIMEOUT:-40m}" -run "$tests" "./$directory"
 }
-job() { # directory tests
+job() { # as integration_tests
     local output
     output=$(mktemp "$results/XXXXXX")
-    integration_tests "$@" >"$output" 2>&1 || echo "$1" >"$output.failed"
+    [ $# -le 2 ] || echo "with ${*:3}:" >"$output"
+    integration_tests "$@" >>"$output" 2>&1 || echo "$@" >"$output.failed"
     cat "$output"
 }
 export -f integration_tests job
@@ -69,14 +72,22 @@ tested=$(grep -rl --include='*_test.go' '^//go:build.*\bintegration\b' internal 
 grep '^internal/runner/' <<<"$tested" | two_at_a_time
 say 'what is still missing: object stores'
 ready /nonexistent
+# The service on other drivers than Docker: what programs in the field do, as far
+# as it depends on what they run on, and with long counts all there is.
+elsewhere='^Test(ExitCodes|UnflushedOutput|EndsCleanly|NoBleedBetweenRuns|NoSecretReachesARunner|LinearAlgebraAfterFork|OutOfMemory|FirstChart|OutputsThatLie|ManyOutputs|AClientThatGoesAwayFreesItsSlot|SmallerThings)$'
+[ -z "${AIVORY_SOAK:-}" ] || elsewhere=^Test
 # What takes longest goes first, in two halves.
-{ printf '%s\n' 'cmd/aivory-sandbox ^Test[M-Z]' 'cmd/aivory-sandbox ^Test[A-L]'; grep -v '^internal/runner/' <<<"$tested"; } | two_at_a_time
+{
+    printf '%s\n' 'cmd/aivory-sandbox ^Test[M-Z]' 'cmd/aivory-sandbox ^Test[A-L]'
+    for r in runsc runc; do echo "cmd/aivory-sandbox $elsewhere SANDBOX_DRIVER=oci SANDBOX_RUNTIME=$r"; done
+    grep -v '^internal/runner/' <<<"$tested"
+} | two_at_a_time
 
 for failure in "$results"/*.failed; do
     [ -e "$failure" ] || continue
-    directory=$(cat "$failure")
+    read -ra what <"$failure"
     failed=$(sed -n 's/^--- FAIL: \([A-Za-z0-9_]*\).*/\1/p' "${failure%.failed}" | sort -u | paste -sd '|')
-    [ -n "$failed" ] || die "$directory: failed outside of its tests"
-    say "$directory: once more, by themselves: $failed"
-    integration_tests "$directory" "^($failed)\$"
+    [ -n "$failed" ] || die "${what[0]}: failed outside of its tests"
+    say "${what[0]}: once more, by themselves: $failed"
+    integration_tests "${what[0]}" "^($failed)\$" "${what[@]:2}"
 done

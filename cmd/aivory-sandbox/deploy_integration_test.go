@@ -47,6 +47,7 @@ func dockerSays(t *testing.T, args ...string) string {
 // TestCompose brings each Compose file up from images that were built here, goes
 // through a session's life, and takes it down again.
 func TestCompose(t *testing.T) {
+	wantsDocker(t)
 	image, err := sidecarImage()
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +66,7 @@ func TestCompose(t *testing.T) {
 // TestComposeDaemonless is TestCompose for the service that needs no engine. A
 // registry would have to give the runner image: it is imported instead.
 func TestComposeDaemonless(t *testing.T) {
+	wantsDocker(t)
 	if !soak {
 		t.Skip("importing an image takes long: AIVORY_SOAK=1 does")
 	}

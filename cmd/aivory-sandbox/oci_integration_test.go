@@ -16,7 +16,7 @@ func withoutDocker(t *testing.T) []string {
 	t.Setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
 	instance := "test-" + randomHex()[:12]
 	t.Cleanup(func() { _ = os.RemoveAll(filepath.Join(runDir, instance)) })
-	return []string{"SANDBOX_DRIVER=oci", "SANDBOX_IMAGE_DIR=" + imageDir(), "SANDBOX_PRELOAD=", "SANDBOX_POOL_SIZE=0", "SANDBOX_INSTANCE=" + instance}
+	return []string{"SANDBOX_DRIVER=oci", "SANDBOX_RUNTIME=" + ociWith, "SANDBOX_IMAGE_DIR=" + imageDir(), "SANDBOX_PRELOAD=", "SANDBOX_POOL_SIZE=0", "SANDBOX_INSTANCE=" + instance}
 }
 
 // TestWithoutDocker goes through a session's life, the service's restart in the
@@ -37,7 +37,7 @@ func TestWithoutDocker(t *testing.T) {
 		ImageReady                     bool `json:"image_ready"`
 	}
 	if a := s.do(t.Context(), "GET", "/healthz", nil); json.Unmarshal(a.body, &health) != nil || !health.OK || health.Driver != "oci" ||
-		health.Runtime != "runc" || !strings.HasPrefix(health.Docker, "runc ") || !health.ImageReady {
+		health.Runtime != ociWith || !strings.HasPrefix(health.Docker, ociWith+" ") || !health.ImageReady {
 		t.Errorf("health: %v", a)
 	}
 	id, err := s.create()

@@ -72,6 +72,7 @@ func startProxy(t *testing.T) string {
 // TestSocketProxy leads a session's life through the proxy, streams that last
 // included, and tries to get more out of it.
 func TestSocketProxy(t *testing.T) {
+	wantsDocker(t)
 	address := startProxy(t)
 	t.Setenv("DOCKER_HOST", "tcp://"+address)
 	s := startService(t)
