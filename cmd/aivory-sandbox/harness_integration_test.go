@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -14,7 +13,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -380,94 +378,6 @@ func (s testSession) list(t *testing.T) map[string]int64 {
 	return sizes
 }
 
-// matcher tells what is wrong with a text, or nothing.
-type matcher func(got string) string
-
-func is(want string) matcher {
-	return func(got string) string {
-		if got == want {
-			return ""
-		}
-		return fmt.Sprintf("is not %.300q", want)
-	}
-}
-
-func has(want string) matcher {
-	return func(got string) string {
-		if strings.Contains(got, want) {
-			return ""
-		}
-		return fmt.Sprintf("lacks %q", want)
-	}
-}
-
-func like(pattern string) matcher {
-	re := regexp.MustCompile(pattern)
-	return func(got string) string {
-		if re.MatchString(got) {
-			return ""
-		}
-		return fmt.Sprintf("is not like %s", pattern)
-	}
-}
-
-func whatever(string) string { return "" }
-
-// anyExit is the exit code of a program that may end in more than one way.
-const anyExit = -1
-
-// program is a row of a table of programs: what is run and what comes of it.
-type program struct {
-	name, code string
-	timeout    time.Duration // 30 s where zero
-	within     time.Duration // the answer's latest arrival, where not zero
-	exit       int
-	out, err   matcher // nothing at all where nil
-	check      func(t *testing.T, s testSession, r result)
-	notGVisor  string // why gVisor makes it impossible, where it does
-}
-
-// try runs one program and checks its answer and the session afterwards.
-func (s testSession) try(t *testing.T, p program) {
-	t.Helper()
-	r := s.run(t, p.code, p.timeout)
-	if p.out == nil {
-		p.out = is("")
-	}
-	if p.err == nil {
-		p.err = is("")
-	}
-	if wrong := p.out(r.Stdout); wrong != "" {
-		t.Errorf("stdout %s\n%v", wrong, r)
-	}
-	if wrong := p.err(r.Stderr); wrong != "" {
-		t.Errorf("stderr %s\n%v", wrong, r)
-	}
-	if r.Exit != p.exit && p.exit != anyExit {
-		t.Errorf("the exit code is not %d\n%v", p.exit, r)
-	}
-	if p.within > 0 && r.took > p.within {
-		t.Errorf("it took longer than %v\n%v", p.within, r)
-	}
-	if p.check != nil {
-		p.check(t, s, r)
-	}
-	s.alive(t)
-}
-
-// tryAll runs a table of programs, one after the other, on one session.
-func tryAll(t *testing.T, programs []program) {
-	s := sharedService(t).session(t)
-	for _, p := range programs {
-		t.Run(p.name, func(t *testing.T) {
-			if p.notGVisor != "" {
-				exceptOnGVisor(t, p.notGVisor)
-			}
-			s.try(t, p)
-		})
-	}
-}
-
 func randomHex() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -488,46 +398,4 @@ func must[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
-}
-
-// tailWriter keeps the last megabyte of a log, and has it looked at.
-type tailWriter struct {
-	scan  *secretScan // shown, where nil
-	mu    sync.Mutex
-	kept  []byte
-	total int
-}
-
-func (w *tailWriter) Write(p []byte) (int, error) {
-	const most = 1 << 20
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.total += len(p)
-	if w.kept = append(w.kept, p...); len(w.kept) > most {
-		w.kept = append([]byte(nil), w.kept[len(w.kept)-most/2:]...)
-	}
-	const longest = 512 // a secret may come in two pieces
-	cmp.Or(w.scan, shown).look(inLogs, w.kept[max(len(w.kept)-len(p)-longest, 0):], len(p))
-	return len(p), nil
-}
-
-func (w *tailWriter) written() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.total
-}
-
-// since returns what was written after the first n bytes, its end where it is
-// long, without the line that every request leaves.
-func (w *tailWriter) since(n int) string {
-	const most = 8 << 10
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var text strings.Builder
-	for line := range strings.Lines(string(w.kept[len(w.kept)-min(w.total-n, len(w.kept)):])) {
-		if !strings.Contains(line, "msg=request ") {
-			text.WriteString(line)
-		}
-	}
-	return text.String()[max(text.Len()-most, 0):]
 }
