@@ -8,7 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/oci"
@@ -108,5 +110,41 @@ func TestHalfMade(t *testing.T) {
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is still there: %v", path, err)
 		}
+	}
+}
+
+// TestDeadAreWaitedFor: a runtime leaves processes of a runner to the service, which
+// must not keep their numbers for as long as it lives.
+func TestDeadAreWaitedFor(t *testing.T) {
+	for _, runtime := range []string{"runc", "crun", "runsc"} {
+		t.Run(runtime, func(t *testing.T) {
+			dead := func() (names []string) {
+				lists, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is well-formed
+				for _, list := range lists {
+					b, _ := os.ReadFile(list) // its thread may have ended
+					for pid := range strings.FieldsSeq(string(b)) {
+						if b, _ := os.ReadFile("/proc/" + pid + "/status"); strings.Contains(string(b), "State:\tZ") {
+							names = append(names, strings.TrimSpace(strings.TrimPrefix(strings.SplitN(string(b), "\n", 2)[0], "Name:")))
+						}
+					}
+				}
+				return names
+			}
+			before := len(dead())
+			d := newDriver(t, runtime)
+			for range 3 {
+				id, _ := runnertest.Create(t, d, runnertest.SmallLimits)
+				runnertest.Command(t, d, id, "sh", "-c", "for i in 1 2 3 4; do sleep 0.1 & done; wait")
+				runnertest.Remove(t, d, id)
+			}
+			var left []string
+			for range 50 {
+				if left = dead(); len(left) <= before {
+					return
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			t.Errorf("%d dead are left: %q", len(left)-before, left)
+		})
 	}
 }

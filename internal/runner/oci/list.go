@@ -121,7 +121,6 @@ func (d *Driver) Destroy(ctx context.Context, id string) error {
 	}
 	ctx, cancel := d.runtime.limited(ctx)
 	defer cancel()
-	defer reapMeanwhile()()
 	if err := d.end(ctx, id); err != nil {
 		return err
 	}
@@ -160,6 +159,11 @@ func (d *Driver) end(ctx context.Context, id string) error {
 	}
 	defer unix.Close(fd)
 	ours := inside(id, pid)
+	if ours {
+		// It takes all others along at once. One by one, an agent could outlive its
+		// program for long enough to tell that somebody has killed that.
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // what remains is killed all the same
+	}
 	if err := killAll(ctx, id); err != nil || !ours {
 		return err
 	}

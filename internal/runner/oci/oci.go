@@ -127,6 +127,7 @@ func New(cfg Config) (*Driver, error) {
 	if len(cfg.SeccompProfile) > 0 && runner.GVisor(d.runtime.name) {
 		d.log.Warn("gVisor does not apply SANDBOX_SECCOMP_PROFILE to programs; its own kernel and the agent's filter are what holds them")
 	}
+	d.reaper.start()
 	d.life, d.stop = context.WithCancel(context.Background())
 	if err := d.removeLostLayers(); err != nil {
 		d.log.Warn("layers of runners that are gone cannot be removed", "error", err)

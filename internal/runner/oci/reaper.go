@@ -1,21 +1,23 @@
 package oci
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // reaper waits for processes that the runtime has left to this one: each
-// runner's process 1, and agents. A dead agent that nobody waits for would hold
-// up the end of its runner's pid namespace. No thread is kept for it.
+// runner's process 1, agents, and whatever has lost its parent in a runner. No
+// thread is kept for it.
 type reaper struct {
+	done   chan struct{} // closed by close
 	mu     sync.Mutex
 	held   map[*os.File]struct{}
 	closed bool
@@ -70,34 +72,33 @@ func (r *reaper) close() {
 		f.Close()
 	}
 	r.mu.Unlock()
+	close(r.done)
 	r.jobs.Wait()
 }
 
-// reapMeanwhile calls reapStrays all the time, until the function that it returns
-// is called.
-func reapMeanwhile() (stop func()) {
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
+// start has the dead looked for from now on, until close: what a runtime had
+// started in a runner when it was killed itself, the processes that gVisor has for
+// those of a program, and what a runtime keeps beside process 1. As long as they
+// are not waited for, their numbers are taken, a pid namespace does not end, and
+// gVisor's runtime takes its sandbox for alive.
+func (r *reaper) start() {
+	died := make(chan os.Signal, 1)
+	signal.Notify(died, unix.SIGCHLD)
+	r.done = make(chan struct{})
+	r.jobs.Go(func() {
+		defer signal.Stop(died)
 		for {
 			reapStrays()
 			select {
-			case <-done:
+			case <-r.done:
 				return
-			case <-tick.C:
+			case <-died:
 			}
 		}
-	}()
-	return func() { close(done); <-ended }
+	})
 }
 
-// reapStrays waits for dead children that nobody else waits for: what a runtime
-// had started in a runner when it was killed itself, and processes that a runtime
-// keeps beside process 1. As long as they are not waited for, a pid namespace
-// does not end and gVisor's runtime takes its sandbox for alive. A process that
-// was started here is not in another pid namespace.
+// reapStrays waits for dead children that nobody else waits for.
 func reapStrays() {
 	lists, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is well-formed
 	for _, list := range lists {
@@ -111,20 +112,21 @@ func reapStrays() {
 	}
 }
 
-// isStray reports whether a child has died in another pid namespace.
+// isStray reports whether a child is dead and was not started here. What this
+// process starts stays in its session, and in its process group or, like a
+// runtime, at the head of one; what a runtime leaves behind has a session of its
+// own or is a member of the runtime's group.
 func isStray(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return false
 	}
-	dead, elsewhere := false, false
-	for line := range strings.Lines(string(b)) {
-		switch f := strings.Fields(line); {
-		case len(f) > 1 && f[0] == "State:":
-			dead = f[1] == "Z"
-		case len(f) > 2 && f[0] == "NSpid:":
-			elsewhere = true
-		}
+	rest := string(b[bytes.LastIndexByte(b, ')')+1:]) // a name may hold anything
+	var state string
+	var parent, group, session int
+	if n, _ := fmt.Sscan(rest, &state, &parent, &group, &session); n < 4 || state != "Z" {
+		return false
 	}
-	return dead && elsewhere
+	ours, err := unix.Getsid(0)
+	return err == nil && (session != ours || group != pid && group != unix.Getpgrp())
 }
