@@ -82,7 +82,8 @@ func stray(t *testing.T, instance string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.Close()
+	// It waits for what it has made, which nobody else is to do.
+	t.Cleanup(func() { _ = d.Close() })
 	handle, err := d.Create(t.Context(), runner.Spec{SessionID: randomHex(), CreatedAt: time.Now(), Limits: sessionConfig(cfg).Limits})
 	if err != nil {
 		t.Fatal(err)
