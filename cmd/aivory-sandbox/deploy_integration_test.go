@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -55,13 +56,96 @@ func TestCompose(t *testing.T) {
 	if size, err := strconv.Atoi(dockerSays(t, "image", "inspect", "-f", "{{.Size}}", image)); err != nil || size > 40<<20 {
 		t.Errorf("the image has %d bytes, %v", size, err)
 	}
+	images := map[string]string{"aivory-sandbox-sidecar:test": image, "aivory-sandbox:test": "aivory-sandbox:latest"}
 	for _, file := range []string{"../../docker-compose.yml", "../../deploy/docker-compose.proxy.yml"} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
-			composed(t, file, map[string]string{"aivory-sandbox-sidecar": image, "aivory-sandbox": "aivory-sandbox:latest"}, nil)
+			s := deployment{files: []string{file}, service: "sidecar", images: images}.up(t)
+			s.life(t)
 		})
 	}
 }
+
+// TestComposeOlder takes a deployment of the older service over: its Compose file
+// as it is, and what it left in its volume.
+func TestComposeOlder(t *testing.T) {
+	image, err := sidecarImage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Its tests run beside others, which its file knows nothing of.
+	apart := filepath.Join(t.TempDir(), "apart.yml")
+	if err := os.WriteFile(apart, []byte("services: {sandbox: {environment: {SANDBOX_INSTANCE: $SANDBOX_INSTANCE}}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := deployment{
+		files: []string{"testdata/docker-compose.older.yml", apart}, service: "sandbox",
+		images: map[string]string{"aivory-sandbox-sidecar:latest": image, "aivory-sandbox:latest": "aivory-sandbox:latest"},
+		prepare: func(name string) {
+			cmd := exec.Command("docker", "run", "--rm", "-i", "--network", "none", "--user", "0:0", "-v", name+"_sandbox-archives:/volume", "aivory-sandbox:latest", "python3", "-")
+			cmd.Stdin = strings.NewReader(plantOlderArchives)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("planting archives: %v: %s", err, out)
+			}
+		},
+	}.up(t)
+	for key, block := range map[string]map[string]any{
+		"conversation-1": {"provider": "local"}, "conversation_2": {"provider": "local", "prefix": "tenant/"},
+	} {
+		id, err := sessionID(s.post("/sessions", map[string]any{"archive_key": key, "storage": block}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		session := testSession{s, id}
+		for path, want := range map[string]string{"notes.txt": "of " + key, "outputs/\u56fe\u8868.csv": "a,b\n1,2\n"} {
+			if got := string(session.read(t, path)); got != want {
+				t.Errorf("%s of %s holds %q", path, key, got)
+			}
+		}
+		r := session.run(t, "import os; print(os.access('tool.sh', os.X_OK), os.stat('notes.txt').st_uid); open('notes.txt', 'a').write(', and more')", 0)
+		if r.Stdout != "True 1000\n" || r.Exit != 0 {
+			t.Errorf("a run on what was restored: %v", r)
+		}
+		if a := s.do(context.Background(), http.MethodDelete, "/sessions/"+id, map[string]any{"archive_key": key, "storage": block}); a.status != 200 {
+			t.Errorf("release: %v", a)
+		}
+		id, err = sessionID(s.post("/sessions", map[string]any{"archive_key": key, "storage": block}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string((testSession{s, id}).read(t, "notes.txt")); got != "of "+key+", and more" {
+			t.Errorf("the second archive of %s holds %q", key, got)
+		}
+		if a := s.do(context.Background(), http.MethodDelete, "/sessions/"+id, map[string]any{"discard": true}); a.status != 200 {
+			t.Errorf("release: %v", a)
+		}
+	}
+	s.life(t)
+}
+
+// plantOlderArchives writes two archives as the older service did, with the
+// default prefix and with another.
+const plantOlderArchives = `
+import io, os, tarfile
+for prefix, key in (("workspaces", "conversation-1"), ("tenant", "conversation_2")):
+    directory = f"/volume/{prefix}/workspaces"
+    os.makedirs(directory)
+    with tarfile.open(f"{directory}/{key}.tgz", "w:gz") as tar:
+        def add(name, mode, data=None):
+            member = tarfile.TarInfo(name)
+            member.mode, member.mtime, member.uid, member.gid = mode, 1700000000, 1000, 1000
+            member.uname = member.gname = "sandbox"
+            if data is None:
+                member.type = tarfile.DIRTYPE
+            else:
+                member.size = len(data)
+            tar.addfile(member, io.BytesIO(data or b""))
+        add("./", 0o755)
+        add("./notes.txt", 0o644, b"of " + key.encode())
+        add("./tool.sh", 0o755, b"#!/bin/sh\n")
+        add("./outputs/", 0o755)
+        add("./outputs/\u56fe\u8868.csv", 0o644, b"a,b\n1,2\n")
+`
 
 // TestComposeDaemonless is TestCompose for the service that needs no engine. A
 // registry would have to give the runner image: it is imported instead.
@@ -81,16 +165,33 @@ func TestComposeDaemonless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	composed(t, "../../deploy/docker-compose.daemonless.yml", map[string]string{"aivory-sandbox-daemonless": image}, func(name string) {
-		t.Cleanup(func() { _ = os.RemoveAll("/run/aivory-sandbox/" + name) })
-		dockerSays(t, "run", "--rm", "--network", "none", "-v", name+"_state:/var/lib/aivory-sandbox", "-v", strings.TrimSpace(string(rootfs))+":/rootfs.tar:ro",
-			image, "image", "import", "/rootfs.tar", "ghcr.io/"+name+"/aivory-sandbox:test")
-	})
+	s := deployment{
+		files: []string{"../../deploy/docker-compose.daemonless.yml"}, service: "sidecar", images: map[string]string{"aivory-sandbox-daemonless:test": image},
+		prepare: func(name string) {
+			t.Cleanup(func() { _ = os.RemoveAll("/run/aivory-sandbox/" + name) })
+			dockerSays(t, "run", "--rm", "--network", "none", "-v", name+"_state:/var/lib/aivory-sandbox", "-v", strings.TrimSpace(string(rootfs))+":/rootfs.tar:ro",
+				image, "image", "import", "/rootfs.tar", "ghcr.io/"+name+"/aivory-sandbox:test")
+		},
+	}.up(t)
+	s.life(t)
 }
 
-// composed brings one file up with images under the names that it has for them.
-// Prepare, where not nil, is called with the project's name first.
-func composed(t *testing.T, file string, images map[string]string, prepare func(name string)) {
+// deployment is Compose files and what they need.
+type deployment struct {
+	files []string
+	// service is the name that the files have for the service.
+	service string
+	// images are the ones here, by the names of the owner's images and their tags.
+	images map[string]string
+	// prepare, where not nil, is called with the project's name once its volumes
+	// are there, before anything runs.
+	prepare func(name string)
+}
+
+// up brings a deployment up until it is healthy. The test's end takes it down, and
+// nothing may be left of it.
+func (d deployment) up(t *testing.T) *testService {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -102,15 +203,19 @@ func composed(t *testing.T, file string, images map[string]string, prepare func(
 	name := "aivorytest" + randomHex()[:8]
 	s := &testService{url: "http://127.0.0.1:" + port, key: randomHex(), instance: name, http: newHTTPClient()}
 	var tags []string
-	for tagged, from := range images {
-		tag := "ghcr.io/" + name + "/" + tagged + ":test"
+	for tagged, from := range d.images {
+		tag := "ghcr.io/" + name + "/" + tagged
 		dockerSays(t, "tag", from, tag)
 		tags = append(tags, tag)
 	}
 	t.Cleanup(func() { dockerSays(t, append([]string{"rmi"}, tags...)...) })
 	compose := func(args ...string) string {
 		t.Helper()
-		cmd := exec.Command("docker-compose", append([]string{"-f", file, "-p", name}, args...)...)
+		command := []string{"-p", name}
+		for _, file := range d.files {
+			command = append(command, "-f", file)
+		}
+		cmd := exec.Command("docker-compose", append(command, args...)...)
 		cmd.Env = append(os.Environ(), "OWNER="+name, "TAG=test", "SANDBOX_API_KEY="+s.key, "SANDBOX_PORT="+port, "SANDBOX_INSTANCE="+name, "PROXY_IMAGE="+proxyImage)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -122,7 +227,17 @@ func composed(t *testing.T, file string, images map[string]string, prepare func(
 		if t.Failed() {
 			t.Log(compose("logs", "--no-color", "--tail", "40"))
 		}
+		// Volumes without a name of their own too.
+		mounted := dockerSays(t, "ps", "-aq", "--filter", "label=com.docker.compose.project="+name)
+		if mounted != "" {
+			mounted = dockerSays(t, append([]string{"inspect", "-f", `{{range .Mounts}}{{.Name}} {{end}}`}, strings.Fields(mounted)...)...)
+		}
 		compose("down", "-v")
+		for _, volume := range strings.Fields(mounted) {
+			if exec.Command("docker", "volume", "inspect", volume).Run() == nil {
+				t.Errorf("volume %s is left", volume)
+			}
+		}
 		if left, err := s.removeContainers(); err != nil || left > 0 {
 			t.Errorf("%d runners are left, %v", left, err)
 		}
@@ -135,15 +250,22 @@ func composed(t *testing.T, file string, images map[string]string, prepare func(
 			}
 		}
 	})
-	if prepare != nil {
-		prepare(name)
+	if d.prepare != nil {
+		compose("up", "--no-start")
+		d.prepare(name)
 	}
 	compose("up", "-d")
 	waitLong(t, "the service's health", func() bool {
-		id := dockerSays(t, "ps", "-q", "--filter", "label=com.docker.compose.project="+name, "--filter", "label=com.docker.compose.service=sidecar")
+		id := dockerSays(t, "ps", "-q", "--filter", "label=com.docker.compose.project="+name, "--filter", "label=com.docker.compose.service="+d.service)
 		return id != "" && dockerSays(t, "inspect", "-f", "{{.State.Health.Status}}", id) == "healthy"
 	})
-	// An archive outlives the service's container, in the volume.
+	return s
+}
+
+// life leads a session through its life. An archive outlives the service's
+// container, in the volume.
+func (s *testService) life(t *testing.T) {
+	t.Helper()
 	block := map[string]any{"provider": "local"}
 	id, err := sessionID(s.post("/sessions", map[string]any{"archive_key": "kept", "storage": block}))
 	if err != nil {
