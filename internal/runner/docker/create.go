@@ -56,8 +56,8 @@ func (d *Driver) Create(ctx context.Context, spec runner.Spec) (string, error) {
 	return id, nil
 }
 
-// makeContainer makes a container and returns its identifier. After an error
-// there is none.
+// makeContainer makes a container and returns its name. After an error there is
+// none.
 func (d *Driver) makeContainer(ctx context.Context, spec runner.Spec, img *image) (string, error) {
 	withQuota := spec.Limits.DiskSize != "" && !d.quotaRefused.Load()
 	id, err := d.postCreate(ctx, spec, img, withQuota)
@@ -94,7 +94,8 @@ func (d *Driver) postCreate(ctx context.Context, spec runner.Spec, img *image, w
 	}
 	if err == nil {
 		d.noteWarnings(made.Warnings)
-		return made.ID, nil
+		// Not its identifier: a name shows a proxy that it is a runner's.
+		return options.Name, nil
 	}
 	if !refused(err) {
 		d.discard(ctx, options.Name)

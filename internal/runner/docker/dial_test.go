@@ -56,7 +56,7 @@ func TestDial(t *testing.T) {
 		_, _ = io.ReadFull(c, b)
 		got <- string(b)
 	}))
-	s, err := f.driver(t, nil).Dial(t.Context(), fakeID, []string{"python3", "-"}, []string{"A=b"})
+	s, err := f.driver(t, nil).Dial(t.Context(), fakeName, []string{"python3", "-"}, []string{"A=b"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestDial(t *testing.T) {
 	}
 
 	var exec container.ExecCreateRequest
-	if err := json.Unmarshal(f.last(t, "POST /containers/ID/exec").body, &exec); err != nil {
+	if err := json.Unmarshal(f.last(t, "POST /containers/NAME/exec").body, &exec); err != nil {
 		t.Fatal(err)
 	}
 	want := container.ExecCreateRequest{
@@ -94,7 +94,7 @@ func TestDial(t *testing.T) {
 // TestDialRefused: only the engine's own word that the container is gone or
 // stopped makes a runner lost.
 func TestDialRefused(t *testing.T) {
-	const create, start = "POST /containers/ID/exec", "POST /exec/e1/start"
+	const create, start = "POST /containers/NAME/exec", "POST /exec/e1/start"
 	for _, x := range []struct {
 		name, on string
 		do       http.HandlerFunc
@@ -121,7 +121,7 @@ func TestDialRefused(t *testing.T) {
 			f := newFakeEngine(t).start(t)
 			f.handle(start, hijack(func(net.Conn) {}))
 			f.handle(x.on, x.do)
-			s, err := f.driver(t, nil).Dial(t.Context(), fakeID, []string{"x"}, nil)
+			s, err := f.driver(t, nil).Dial(t.Context(), fakeName, []string{"x"}, nil)
 			if err == nil {
 				s.Close()
 				t.Fatal("dialled")
@@ -156,7 +156,7 @@ func TestDialContext(t *testing.T) {
 	t.Run("ends after the start", func(t *testing.T) {
 		f.handle("POST /exec/e1/start", hijack(func(c net.Conn) { _, _ = io.Copy(c, c) }))
 		ctx, cancel := context.WithCancel(t.Context())
-		s, err := d.Dial(ctx, fakeID, []string{"x"}, nil)
+		s, err := d.Dial(ctx, fakeName, []string{"x"}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +181,7 @@ func TestDialContext(t *testing.T) {
 			<-r.Context().Done()
 			close(gone)
 		})
-		if _, err := d.Dial(ctx, fakeID, []string{"x"}, nil); !errors.Is(err, reason) {
+		if _, err := d.Dial(ctx, fakeName, []string{"x"}, nil); !errors.Is(err, reason) {
 			t.Errorf("got %v", err)
 		}
 		<-gone // the connection was closed
@@ -191,7 +191,7 @@ func TestDialContext(t *testing.T) {
 func TestCloseUnblocks(t *testing.T) {
 	f := newFakeEngine(t).start(t)
 	f.handle("POST /exec/e1/start", hijack(func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }))
-	s, err := f.driver(t, nil).Dial(t.Context(), fakeID, []string{"x"}, nil)
+	s, err := f.driver(t, nil).Dial(t.Context(), fakeName, []string{"x"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

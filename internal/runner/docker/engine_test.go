@@ -72,10 +72,10 @@ func TestEngineDownAndBack(t *testing.T) {
 		t.Errorf("info %+v, %v", info, err)
 	}
 	_, createErr := d.Create(t.Context(), testSpec)
-	_, dialErr := d.Dial(t.Context(), fakeID, []string{"true"}, nil)
+	_, dialErr := d.Dial(t.Context(), fakeName, []string{"true"}, nil)
 	_, listErr := d.List(t.Context())
 	for name, err := range map[string]error{
-		"create": createErr, "dial": dialErr, "list": listErr, "destroy": d.Destroy(t.Context(), fakeID),
+		"create": createErr, "dial": dialErr, "list": listErr, "destroy": d.Destroy(t.Context(), fakeName),
 	} {
 		var e *fault.Error
 		if !errors.As(err, &e) || e.Kind != fault.Internal || e.Detail == "" || errors.Is(err, runner.ErrNotFound) {
@@ -90,7 +90,7 @@ func TestEngineDownAndBack(t *testing.T) {
 	if info, err = d.Info(t.Context()); err != nil || info.Version != "20.10.24+dfsg1" || info.ImageReady {
 		t.Errorf("info %+v, %v", info, err)
 	}
-	if id, err := d.Create(t.Context(), testSpec); err != nil || id != fakeID {
+	if id, err := d.Create(t.Context(), testSpec); err != nil || id != fakeName {
 		t.Errorf("create: %q, %v", id, err)
 	}
 	if info, err = d.Info(t.Context()); err != nil || !info.ImageReady {
@@ -175,12 +175,12 @@ func TestEngineHangs(t *testing.T) {
 	f.handle("GET /containers/json", hang)
 	_, err := d.List(t.Context())
 	wantTimeout("list", err)
-	f.handle("POST /containers/ID/exec", hang)
-	_, err = d.Dial(t.Context(), fakeID, []string{"true"}, nil)
+	f.handle("POST /containers/NAME/exec", hang)
+	_, err = d.Dial(t.Context(), fakeName, []string{"true"}, nil)
 	wantTimeout("exec", err)
-	f.handle("POST /containers/ID/exec", reply(201, `{"Id":"e1"}`))
+	f.handle("POST /containers/NAME/exec", reply(201, `{"Id":"e1"}`))
 	f.handle("POST /exec/e1/start", hang)
-	_, err = d.Dial(t.Context(), fakeID, []string{"true"}, nil)
+	_, err = d.Dial(t.Context(), fakeName, []string{"true"}, nil)
 	wantTimeout("exec start", err)
 
 	// Many callers of an engine that hangs from the start wait side by side.
@@ -245,7 +245,7 @@ func TestTLS(t *testing.T) {
 			if _, err := d.Info(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			stream, err := d.Dial(t.Context(), fakeID, []string{"x"}, nil)
+			stream, err := d.Dial(t.Context(), fakeName, []string{"x"}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

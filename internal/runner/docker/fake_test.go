@@ -37,7 +37,11 @@ type request struct {
 	head http.Header
 }
 
-const fakeID = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+// What the engine calls the one container that it makes.
+const (
+	fakeID   = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	fakeName = "aivory-sbx-" + testSession
+)
 
 func newFakeEngine(t *testing.T) *fakeEngine {
 	t.Helper()
@@ -54,11 +58,10 @@ func newFakeEngine(t *testing.T) *fakeEngine {
 	})
 	f.handle("GET /images/img:v1/json", reply(200, `{"Id":"sha256:1","Config":{}}`))
 	f.handle("POST /containers/create", reply(201, `{"Id":"`+fakeID+`","Warnings":[]}`))
-	f.handle("POST /containers/ID/start", reply(204, ""))
-	f.handle("PUT /containers/ID/archive", reply(200, ""))
-	f.handle("DELETE /containers/ID", reply(204, ""))
-	f.handle("DELETE /containers/NAME", reply(404, `{"message":"No such container: x"}`))
-	f.handle("POST /containers/ID/exec", reply(201, `{"Id":"e1"}`))
+	f.handle("POST /containers/NAME/start", reply(204, ""))
+	f.handle("PUT /containers/NAME/archive", reply(200, ""))
+	f.handle("DELETE /containers/NAME", reply(204, ""))
+	f.handle("POST /containers/NAME/exec", reply(201, `{"Id":"e1"}`))
 	return f
 }
 
@@ -96,7 +99,7 @@ func (f *fakeEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		path = "/" + path
 	}
 	path = strings.ReplaceAll(path, fakeID, "ID")
-	path = strings.ReplaceAll(path, "aivory-sbx-"+testSession, "NAME")
+	path = strings.ReplaceAll(path, fakeName, "NAME")
 	what := r.Method + " " + path
 	f.mu.Lock()
 	f.requests = append(f.requests, request{what, api, body, r.Header.Clone()})

@@ -94,24 +94,22 @@ func inspect(t testing.TB, host, id string) container.InspectResponse {
 }
 
 // foreign makes and starts a container as some other service would: like the
-// older one where labels lack the instance.
+// older one where labels lack the instance. It returns its name.
 func foreign(t testing.TB, config container.Config, host *container.HostConfig) string {
 	t.Helper()
 	c := engineClient(t, "")
 	config.Labels["aivory.test"] = testInstance
 	config.Image, config.User = runnertest.Image(), "1000:1000"
 	host.NetworkMode, host.LogConfig.Type = "none", "none"
-	made, err := c.ContainerCreate(t.Context(), client.ContainerCreateOptions{
-		Name: "aivory-sbx-" + runnertest.RandomHex(16), Config: &config, HostConfig: host,
-	})
-	if err != nil {
+	name := "aivory-sbx-" + runnertest.RandomHex(16)
+	if _, err := c.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: name, Config: &config, HostConfig: host}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_, _ = c.ContainerRemove(context.Background(), made.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		_, _ = c.ContainerRemove(context.Background(), name, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 	})
-	if _, err := c.ContainerStart(t.Context(), made.ID, client.ContainerStartOptions{}); err != nil {
+	if _, err := c.ContainerStart(t.Context(), name, client.ContainerStartOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	return made.ID
+	return name
 }

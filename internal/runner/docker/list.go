@@ -3,7 +3,9 @@ package docker
 import (
 	"context"
 	"net/http"
+	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
@@ -21,6 +23,20 @@ const (
 	labelInstance  = "aivory.instance"
 	sandboxMarking = "1"
 )
+
+// runnerName is what every runner is called, the older service's too.
+var runnerName = regexp.MustCompile("^" + runner.NamePrefix + "[0-9a-f]{32}$")
+
+// handle is how the other calls reach a container: by its name where that is a
+// runner's, since a socket proxy can tell from nothing else whose it is.
+func handle(c container.Summary) string {
+	for _, name := range c.Names {
+		if name = strings.TrimPrefix(name, "/"); runnerName.MatchString(name) {
+			return name
+		}
+	}
+	return c.ID
+}
 
 // List implements runner.Driver. A service begins with it, so it is here that the
 // engine is looked at.
@@ -51,7 +67,7 @@ func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
 			continue
 		}
 		inst := runner.Instance{
-			ID:        c.ID,
+			ID:        handle(c),
 			CreatedAt: time.Unix(c.Created, 0),
 			// A paused container holds its files; somebody means to wake it.
 			Running: c.State == container.StateRunning || c.State == container.StatePaused,

@@ -23,8 +23,8 @@ func TestList(t *testing.T) {
 	f.handle("GET /containers/json", func(w http.ResponseWriter, r *http.Request) {
 		query = r.URL.Query()
 		reply(200, `[
-			{"Id":"a","State":"running","Created":5,"Labels":{"aivory.sandbox":"1","aivory.session_id":"`+testSession+`","aivory.created_at":"1700000000","aivory.instance":"blue"}},
-			{"Id":"b","State":"exited","Created":6,"Labels":{"aivory.sandbox":"1","aivory.session_id":"`+strings.ToUpper(testSession)+`","aivory.created_at":"1e3"}},
+			{"Id":"a","Names":["/linked/alias","/aivory-sbx-`+testSession+`"],"State":"running","Created":5,"Labels":{"aivory.sandbox":"1","aivory.session_id":"`+testSession+`","aivory.created_at":"1700000000","aivory.instance":"blue"}},
+			{"Id":"b","Names":["/aivory-sbx-`+testSession+`x"],"State":"exited","Created":6,"Labels":{"aivory.sandbox":"1","aivory.session_id":"`+strings.ToUpper(testSession)+`","aivory.created_at":"1e3"}},
 			{"Id":"c","State":"running","Labels":{"aivory.sandbox":"1","aivory.instance":"green"}},
 			{"Id":"d","State":"running","Labels":{"aivory.sandbox":"1","aivory.instance":""}},
 			{"Id":"e","State":"paused","Created":7,"Labels":{"aivory.sandbox":"1","aivory.instance":"blue"}},
@@ -38,7 +38,7 @@ func TestList(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []runner.Instance{
-		{ID: "a", SessionID: testSession, CreatedAt: time.Unix(1_700_000_000, 0), Running: true},
+		{ID: fakeName, SessionID: testSession, CreatedAt: time.Unix(1_700_000_000, 0), Running: true},
 		{ID: "b", CreatedAt: time.Unix(6, 0), Legacy: true},
 		{ID: "e", CreatedAt: time.Unix(7, 0), Running: true},
 		{ID: "f", CreatedAt: time.Unix(8, 0)},
@@ -52,7 +52,7 @@ func TestList(t *testing.T) {
 }
 
 func TestDestroy(t *testing.T) {
-	const path = "DELETE /containers/ID"
+	const path = "DELETE /containers/NAME"
 	removing := reply(409, `{"message":"removal of container x is already in progress"}`)
 	gone := reply(404, `{"message":"No such container: x"}`)
 	for _, x := range []struct {
@@ -75,7 +75,7 @@ func TestDestroy(t *testing.T) {
 				query = r.URL.Query()
 				x.do(w, r)
 			})
-			err := f.driver(t, nil).Destroy(t.Context(), fakeID)
+			err := f.driver(t, nil).Destroy(t.Context(), fakeName)
 			if x.want == "" && err != nil || x.want != "" && (err == nil || !strings.Contains(err.Error(), x.want)) {
 				t.Errorf("got %v, want %q", err, x.want)
 			}
@@ -91,7 +91,7 @@ func TestDestroy(t *testing.T) {
 	t.Run("removal never ends", func(t *testing.T) {
 		f := newFakeEngine(t).start(t)
 		f.handle(path, removing)
-		err := f.driver(t, func(c *docker.Config) { c.CallTimeout = time.Second }).Destroy(t.Context(), fakeID)
+		err := f.driver(t, func(c *docker.Config) { c.CallTimeout = time.Second }).Destroy(t.Context(), fakeName)
 		if err == nil || !strings.Contains(err.Error(), "already in progress") {
 			t.Errorf("got %v", err)
 		}
@@ -130,13 +130,13 @@ func TestOnlyDocumentedCalls(t *testing.T) {
 	documented := documentedCalls(t)
 	used := f.calls()
 	for _, c := range used {
-		c = strings.NewReplacer("/ID", "/{id}", "/e1", "/{id}", "/img:v1", "/{name}").Replace(c)
+		c = strings.NewReplacer("/NAME", "/{runner}", "/e1", "/{id}", "/img:v1", "/{name}").Replace(c)
 		if !slices.Contains(documented, c) {
 			t.Errorf("%s is not in docs/docker.md", c)
 		}
 	}
 	for _, c := range documented {
-		c = strings.NewReplacer("/containers/{id}", "/containers/ID", "/exec/{id}", "/exec/e1", "/{name}", "/img:v1").Replace(c)
+		c = strings.NewReplacer("/{runner}", "/NAME", "/exec/{id}", "/exec/e1", "/{name}", "/img:v1").Replace(c)
 		if !strings.HasSuffix(c, "/_ping") && !slices.Contains(used, c) {
 			t.Errorf("docs/docker.md asks for %s, which is not used", c)
 		}

@@ -61,7 +61,7 @@ func TestPodman(t *testing.T) {
 		if options := host.Tmpfs["/workspace"]; strings.Contains(options, "uid=") || !strings.Contains(options, "size=2000") {
 			t.Errorf("tmpfs %q", options)
 		}
-		if body := string(f.last(t, "POST /containers/ID/exec").body); !strings.Contains(body, "chown 1000:1000 /workspace") {
+		if body := string(f.last(t, "POST /containers/NAME/exec").body); !strings.Contains(body, "chown 1000:1000 /workspace") {
 			t.Errorf("the program does not get its directories: %s", body)
 		}
 	}
@@ -74,7 +74,7 @@ func TestPodmanThatGivesNothingAway(t *testing.T) {
 	}))
 	d := f.driver(t, func(c *docker.Config) { c.ProfileFile = filepath.Join(t.TempDir(), "seccomp.json") })
 	_, err := d.Create(t.Context(), testSpec)
-	if err == nil || !strings.Contains(err.Error(), "oops") || f.count("DELETE /containers/ID") != 1 {
+	if err == nil || !strings.Contains(err.Error(), "oops") || f.count("DELETE /containers/NAME") != 1 {
 		t.Errorf("got %v after %v", err, f.calls())
 	}
 }
@@ -105,9 +105,9 @@ func TestPodmanListsAgain(t *testing.T) {
 func TestPodmansWords(t *testing.T) {
 	for state, stopped := range map[string]bool{"exited": true, "paused": false, "running": false} {
 		f := fakePodman(t, "2")
-		f.handle("POST /containers/ID/exec", reply(409, `{"message":"can only create exec sessions on running containers: container state improper"}`))
-		f.handle("GET /containers/json", reply(200, `[{"Id":"`+fakeID+`","State":"`+state+`","Labels":{"aivory.sandbox":"1"}}]`))
-		_, err := f.driver(t, nil).Dial(t.Context(), fakeID, []string{"true"}, nil)
+		f.handle("POST /containers/NAME/exec", reply(409, `{"message":"can only create exec sessions on running containers: container state improper"}`))
+		f.handle("GET /containers/json", reply(200, `[{"Id":"`+fakeID+`","Names":["/`+fakeName+`"],"State":"`+state+`","Labels":{"aivory.sandbox":"1"}}]`))
+		_, err := f.driver(t, nil).Dial(t.Context(), fakeName, []string{"true"}, nil)
 		if err == nil || errors.Is(err, runner.ErrNotFound) != stopped {
 			t.Errorf("%s: %v", state, err)
 		}

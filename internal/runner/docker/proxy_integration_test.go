@@ -26,7 +26,7 @@ func TestBehindSocketProxy(t *testing.T) {
 	var allowed []*regexp.Regexp
 	for _, c := range documentedCalls(t) {
 		method, path, _ := strings.Cut(c, " ")
-		path = strings.NewReplacer("{id}", "[^/]+", "{name}", ".+").Replace(path)
+		path = strings.NewReplacer("{runner}", "aivory-sbx-[0-9a-f]{32}", "{id}", "[^/]+", "{name}", ".+").Replace(path)
 		allowed = append(allowed, regexp.MustCompile("^"+method+` (/v[0-9.]+)?`+path+"$"))
 	}
 	engine := engineClient(t, "").Dialer()
