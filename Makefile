@@ -5,7 +5,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS := -s -w $(if $(VERSION),-X main.version=$(VERSION))
 export PATH := $(PATH):/usr/local/go/bin
 
-.PHONY: help run test soak bench build image lint fmt clean
+.PHONY: help run test soak bench build image release lint fmt clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -28,6 +28,9 @@ build: ## compile the service to bin/aivory-sandbox
 
 image: ## build the runner image, if it is missing or its inputs changed
 	@scripts/docker.sh && images/runner/build.sh
+
+release: ## make dist/: archives, images, checksums, lists of contents
+	@scripts/release.sh
 
 lint: ## vet and staticcheck
 	@scripts/lint.sh

@@ -7,6 +7,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=${1:?names the directory} version=${2:-}
+umask 022 # the same modes everywhere
 install -d -m 0755 "$root/usr/local/bin" "$root/etc" "$root/var/lib"
 install -d -m 0700 "$root/var/lib/aivory-sandbox"
 install -d -m 1777 "$root/tmp"

@@ -14,6 +14,8 @@
 #
 # DEBIAN_MIRROR, DEBIAN_SECURITY_MIRROR: where packages come from; default: what
 # this machine's apt uses, else deb.debian.org.
+# SOURCE_DATE_EPOCH: seconds since 1970; with it, and with one state of the mirror,
+# two builds give the same bytes.
 # AIVORY_CACHE_DIR: downloaded packages and the last root file system;
 # default ~/.cache/aivory-sandbox.
 set -euo pipefail
@@ -76,12 +78,15 @@ arch=$(dpkg --print-architecture)
 inputs=$(
     cd "$here"
     {
-        echo "$arch $suite ${AIVORY_IMAGE_PERIOD:-$(date -u +%Y-%m)}"
+        echo "$arch $suite ${AIVORY_IMAGE_PERIOD:-$(date -u +%Y-%m)} ${SOURCE_DATE_EPOCH:-}"
         sha256sum packages.txt requirements.txt dpkg-trim.conf setup.sh build.sh files/*
         sha256sum <"$dockerfile"
     } | sha256sum | cut -c1-32
 )
-tar=$cache/rootfs-$arch-$inputs.tar
+# A release's does not take the place of the one that is worked with.
+kind=rootfs
+if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then kind=dated; fi
+tar=$cache/$kind-$arch-$inputs.tar
 
 if [ -n "$tag" ] && [ -z "$force" ]; then
     have=$(docker image inspect --format '{{index .Config.Labels "aivory.image.inputs"}}' "$tag" 2>/dev/null || true)
@@ -135,7 +140,7 @@ build_rootfs() {
     builder=$!
     wait_for "$builder" "$log" || { tail -n 25 "$log" >&2; die "the build failed; whole log: $log"; }
     # Only the newest is worth its space.
-    find "$cache" -maxdepth 1 -name 'rootfs-*.tar*' -delete
+    find "$cache" -maxdepth 1 -name "$kind-*.tar*" -delete
     mv "$part" "$tar"
     trap - EXIT
     grep -h '^setup: not installed' "$log" >"$tar.notes" || true

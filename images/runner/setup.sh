@@ -9,6 +9,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=/usr/lib/aivory-runner
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
 # fontconfig would write this time into its cache in place of the directories'.
+epoch=${SOURCE_DATE_EPOCH:-}
 unset SOURCE_DATE_EPOCH
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -25,7 +26,8 @@ fi
 
 say 'user sandbox'
 groupadd --gid 1000 sandbox
-useradd --uid 1000 --gid 1000 --home-dir /home/sandbox --no-create-home --shell /bin/bash sandbox
+# It notes the day.
+${epoch:+env SOURCE_DATE_EPOCH="$epoch"} useradd --uid 1000 --gid 1000 --home-dir /home/sandbox --no-create-home --shell /bin/bash sandbox
 # Open to all like /tmp: older engines give a tmpfs the mode of the directory it
 # covers, with root as the owner, and the program must be able to write there.
 install -d -o sandbox -g sandbox -m 1777 /home/sandbox /workspace

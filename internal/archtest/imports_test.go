@@ -58,6 +58,9 @@ var mayImport = map[string][]string{
 	"internal/observe/metrics": {"internal/observe"},
 	"internal/observe/tracing": {"internal/observe"},
 
+	// What scripts/release.sh needs.
+	"internal/tools/release": {},
+
 	"client": {},
 	// Wires everything.
 	"cmd/aivory-sandbox": nil,
@@ -86,7 +89,8 @@ var only = map[string][]string{
 	"github.com/prometheus":                  {"internal/observe/metrics"},
 	"go.opentelemetry.io":                    {"internal/observe/tracing"},
 	"github.com/opencontainers/runtime-spec": {"internal/runner/oci"},
-	"github.com/google/go-containerregistry": {"internal/runner/oci/image"},
+	"github.com/google/go-containerregistry": {"internal/runner/oci/image", "internal/tools/release"},
+	"github.com/CycloneDX":                   {"internal/tools/release"},
 	"github.com/containerd/go-runc":          {"internal/runner/oci"},
 	"github.com/getkin":                      {"internal/api/apitest"},
 	module + "internal/api/apitest":          {},

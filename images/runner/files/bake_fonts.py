@@ -72,7 +72,8 @@ def single_face(out, weight):
     """
     path = f"{out}/fonts/NotoSansCJKsc-{weight}.otf"
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    for font in TTCollection(NOTO.format(style="Sans", weight=weight)).fonts:
+    # The font's own time stays in it, not the build's.
+    for font in TTCollection(NOTO.format(style="Sans", weight=weight), recalcTimestamp=False).fonts:
         if font["name"].getDebugName(1) == "Noto Sans CJK SC" or font["name"].getDebugName(16) == "Noto Sans CJK SC":
             font.save(path)
             return path
@@ -84,6 +85,10 @@ def make_list(out):
     from matplotlib import font_manager
 
     fonts = font_manager.FontManager()
+    # They come in the order of a set: another one in each build, and of two that
+    # fit as well the first is taken.
+    for entries in (fonts.ttflist, fonts.afmlist):
+        entries.sort(key=lambda e: [str(field) for field in dataclasses.astuple(e)])
     have = {entry.name for entry in fonts.ttflist}
     for (style, region), names in ALIASES.items():
         for weight, number in WEIGHTS.items():
