@@ -32,7 +32,7 @@ image: ## build the runner image, if it is missing or its inputs changed
 release: ## make dist/: archives, images, checksums, lists of contents
 	@scripts/release.sh
 
-lint: ## vet and staticcheck
+lint: ## vet, staticcheck and a look at the workflows
 	@scripts/lint.sh
 
 fmt: ## format the Go code

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, vet and staticcheck; changes nothing.
+# Format, vet, staticcheck, and the forge's workflows; changes nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/lib.sh
@@ -12,3 +12,6 @@ say 'vet'
 go vet -tags integration ./...
 say 'staticcheck'
 go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 -tags integration ./...
+say 'workflows'
+# Without the programs that it would ask where they happen to be installed.
+go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 -no-color -shellcheck= -pyflakes= .github/workflows/*.yml

@@ -42,7 +42,6 @@ revision=$(git rev-parse HEAD 2>/dev/null || true)
 # What would make the bytes this machine's.
 export LC_ALL=C TZ=UTC GOFLAGS=-buildvcs=false GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT='' CGO_ENABLED=0
 umask 022
-go_toolchain
 
 if [ -z "$out" ]; then
     out=$PWD/dist
@@ -52,7 +51,10 @@ fi
 mkdir -p "$out"
 work=$(mktemp -d "$out/.work-XXXXXX")
 trap 'rm -rf "$work"' EXIT
-go build -o "$work/release" ./internal/tools/release
+if [ -n "$service$runner" ]; then
+    go_toolchain
+    go build -o "$work/release" ./internal/tools/release
+fi
 
 # archive DIR [OPTION...]: a tar of a directory on standard output.
 archive() {
