@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
 )
 
 // sidecarImage builds the service's image once; it goes with the last test.
@@ -45,10 +47,31 @@ func dockerSays(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// composers are the programs that Compose files are for: Debian 12's and, in long
+// tests, since building it takes minutes, the second one.
+func composers(t *testing.T) []string {
+	list := []string{"docker-compose"}
+	if soak {
+		list = append(list, runnertest.Program(t, "docker-compose-2.40.3"))
+	}
+	return list
+}
+
+// eachComposer runs a test with each, at the same time.
+func eachComposer(t *testing.T, test func(t *testing.T, composer string)) {
+	for _, composer := range composers(t) {
+		t.Run(filepath.Base(composer), func(t *testing.T) {
+			t.Parallel()
+			test(t, composer)
+		})
+	}
+}
+
 // TestCompose brings each Compose file up from images that were built here, goes
 // through a session's life, and takes it down again.
 func TestCompose(t *testing.T) {
 	wantsDocker(t)
+	t.Parallel() // most of it is waiting
 	image, err := sidecarImage()
 	if err != nil {
 		t.Fatal(err)
@@ -58,10 +81,12 @@ func TestCompose(t *testing.T) {
 	}
 	images := map[string]string{"aivory-sandbox-sidecar:test": image, "aivory-sandbox:test": "aivory-sandbox:latest"}
 	for _, file := range []string{"../../docker-compose.yml", "../../deploy/docker-compose.proxy.yml"} {
-		t.Run(file, func(t *testing.T) {
+		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
-			s := deployment{files: []string{file}, service: "sidecar", images: images}.up(t)
-			s.life(t)
+			eachComposer(t, func(t *testing.T, composer string) {
+				s := deployment{composer: composer, files: []string{file}, service: "sidecar", images: images}.up(t)
+				s.life(t)
+			})
 		})
 	}
 }
@@ -69,6 +94,8 @@ func TestCompose(t *testing.T) {
 // TestComposeOlder takes a deployment of the older service over: its Compose file
 // as it is, and what it left in its volume.
 func TestComposeOlder(t *testing.T) {
+	wantsDocker(t)
+	t.Parallel()
 	image, err := sidecarImage()
 	if err != nil {
 		t.Fatal(err)
@@ -78,49 +105,51 @@ func TestComposeOlder(t *testing.T) {
 	if err := os.WriteFile(apart, []byte("services: {sandbox: {environment: {SANDBOX_INSTANCE: $SANDBOX_INSTANCE}}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := deployment{
-		files: []string{"testdata/docker-compose.older.yml", apart}, service: "sandbox",
-		images: map[string]string{"aivory-sandbox-sidecar:latest": image, "aivory-sandbox:latest": "aivory-sandbox:latest"},
-		prepare: func(name string) {
-			cmd := exec.Command("docker", "run", "--rm", "-i", "--network", "none", "--user", "0:0", "-v", name+"_sandbox-archives:/volume", "aivory-sandbox:latest", "python3", "-")
-			cmd.Stdin = strings.NewReader(plantOlderArchives)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("planting archives: %v: %s", err, out)
+	eachComposer(t, func(t *testing.T, composer string) {
+		s := deployment{
+			composer: composer, files: []string{"testdata/docker-compose.older.yml", apart}, service: "sandbox",
+			images: map[string]string{"aivory-sandbox-sidecar:latest": image, "aivory-sandbox:latest": "aivory-sandbox:latest"},
+			prepare: func(name string) {
+				cmd := exec.Command("docker", "run", "--rm", "-i", "--network", "none", "--user", "0:0", "-v", name+"_sandbox-archives:/volume", "aivory-sandbox:latest", "python3", "-")
+				cmd.Stdin = strings.NewReader(plantOlderArchives)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("planting archives: %v: %s", err, out)
+				}
+			},
+		}.up(t)
+		for key, block := range map[string]map[string]any{
+			"conversation-1": {"provider": "local"}, "conversation_2": {"provider": "local", "prefix": "tenant/"},
+		} {
+			id, err := sessionID(s.post("/sessions", map[string]any{"archive_key": key, "storage": block}))
+			if err != nil {
+				t.Fatal(err)
 			}
-		},
-	}.up(t)
-	for key, block := range map[string]map[string]any{
-		"conversation-1": {"provider": "local"}, "conversation_2": {"provider": "local", "prefix": "tenant/"},
-	} {
-		id, err := sessionID(s.post("/sessions", map[string]any{"archive_key": key, "storage": block}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		session := testSession{s, id}
-		for path, want := range map[string]string{"notes.txt": "of " + key, "outputs/\u56fe\u8868.csv": "a,b\n1,2\n"} {
-			if got := string(session.read(t, path)); got != want {
-				t.Errorf("%s of %s holds %q", path, key, got)
+			session := testSession{s, id}
+			for path, want := range map[string]string{"notes.txt": "of " + key, "outputs/\u56fe\u8868.csv": "a,b\n1,2\n"} {
+				if got := string(session.read(t, path)); got != want {
+					t.Errorf("%s of %s holds %q", path, key, got)
+				}
+			}
+			r := session.run(t, "import os; print(os.access('tool.sh', os.X_OK), os.stat('notes.txt').st_uid); open('notes.txt', 'a').write(', and more')", 0)
+			if r.Stdout != "True 1000\n" || r.Exit != 0 {
+				t.Errorf("a run on what was restored: %v", r)
+			}
+			if a := s.do(context.Background(), http.MethodDelete, "/sessions/"+id, map[string]any{"archive_key": key, "storage": block}); a.status != 200 {
+				t.Errorf("release: %v", a)
+			}
+			id, err = sessionID(s.post("/sessions", map[string]any{"archive_key": key, "storage": block}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := string((testSession{s, id}).read(t, "notes.txt")); got != "of "+key+", and more" {
+				t.Errorf("the second archive of %s holds %q", key, got)
+			}
+			if a := s.do(context.Background(), http.MethodDelete, "/sessions/"+id, map[string]any{"discard": true}); a.status != 200 {
+				t.Errorf("release: %v", a)
 			}
 		}
-		r := session.run(t, "import os; print(os.access('tool.sh', os.X_OK), os.stat('notes.txt').st_uid); open('notes.txt', 'a').write(', and more')", 0)
-		if r.Stdout != "True 1000\n" || r.Exit != 0 {
-			t.Errorf("a run on what was restored: %v", r)
-		}
-		if a := s.do(context.Background(), http.MethodDelete, "/sessions/"+id, map[string]any{"archive_key": key, "storage": block}); a.status != 200 {
-			t.Errorf("release: %v", a)
-		}
-		id, err = sessionID(s.post("/sessions", map[string]any{"archive_key": key, "storage": block}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := string((testSession{s, id}).read(t, "notes.txt")); got != "of "+key+", and more" {
-			t.Errorf("the second archive of %s holds %q", key, got)
-		}
-		if a := s.do(context.Background(), http.MethodDelete, "/sessions/"+id, map[string]any{"discard": true}); a.status != 200 {
-			t.Errorf("release: %v", a)
-		}
-	}
-	s.life(t)
+		s.life(t)
+	})
 }
 
 // plantOlderArchives writes two archives as the older service did, with the
@@ -165,20 +194,24 @@ func TestComposeDaemonless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := deployment{
-		files: []string{"../../deploy/docker-compose.daemonless.yml"}, service: "sidecar", images: map[string]string{"aivory-sandbox-daemonless:test": image},
-		prepare: func(name string) {
-			t.Cleanup(func() { _ = os.RemoveAll("/run/aivory-sandbox/" + name) })
-			dockerSays(t, "run", "--rm", "--network", "none", "-v", name+"_state:/var/lib/aivory-sandbox", "-v", strings.TrimSpace(string(rootfs))+":/rootfs.tar:ro",
-				image, "image", "import", "/rootfs.tar", "ghcr.io/"+name+"/aivory-sandbox:test")
-		},
-	}.up(t)
-	s.life(t)
+	eachComposer(t, func(t *testing.T, composer string) {
+		s := deployment{
+			composer: composer, files: []string{"../../deploy/docker-compose.daemonless.yml"}, service: "sidecar", images: map[string]string{"aivory-sandbox-daemonless:test": image},
+			prepare: func(name string) {
+				t.Cleanup(func() { _ = os.RemoveAll("/run/aivory-sandbox/" + name) })
+				dockerSays(t, "run", "--rm", "--network", "none", "-v", name+"_state:/var/lib/aivory-sandbox", "-v", strings.TrimSpace(string(rootfs))+":/rootfs.tar:ro",
+					image, "image", "import", "/rootfs.tar", "ghcr.io/"+name+"/aivory-sandbox:test")
+			},
+		}.up(t)
+		s.life(t)
+	})
 }
 
 // deployment is Compose files and what they need.
 type deployment struct {
-	files []string
+	// composer is the program that is asked.
+	composer string
+	files    []string
 	// service is the name that the files have for the service.
 	service string
 	// images are the ones here, by the names of the owner's images and their tags.
@@ -215,11 +248,11 @@ func (d deployment) up(t *testing.T) *testService {
 		for _, file := range d.files {
 			command = append(command, "-f", file)
 		}
-		cmd := exec.Command("docker-compose", append(command, args...)...)
+		cmd := exec.Command(d.composer, append(command, args...)...)
 		cmd.Env = append(os.Environ(), "OWNER="+name, "TAG=test", "SANDBOX_API_KEY="+s.key, "SANDBOX_PORT="+port, "SANDBOX_INSTANCE="+name, "PROXY_IMAGE="+proxyImage)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			t.Fatalf("docker-compose %v: %v: %s", args, err, out)
+			t.Fatalf("%s %v: %v: %s", d.composer, args, err, out)
 		}
 		return string(out)
 	}

@@ -200,6 +200,7 @@ func TestSocketProxy(t *testing.T) {
 
 // TestSocketProxyOthers: whatever else runs on the engine is out of reach.
 func TestSocketProxyOthers(t *testing.T) {
+	wantsDocker(t)
 	other := dockerSays(t, "run", "-d", "--rm", "--name", "aivory-test-other-"+randomHex()[:8], "--network", "none", "--user", "1000:1000", "--entrypoint", "sleep", proxyImage, "infinity")
 	t.Cleanup(func() { dockerSays(t, "rm", "-f", other) })
 	name := strings.TrimPrefix(dockerSays(t, "inspect", "-f", "{{.Name}}", other), "/")

@@ -81,6 +81,8 @@ func release(t *testing.T, owner, umask string, environ ...string) string {
 // TestRelease makes a release of the service twice, in different places and
 // circumstances, and looks at what is in it.
 func TestRelease(t *testing.T) {
+	wantsDocker(t)
+	t.Parallel()
 	owner := "aivorytest" + randomHex()[:8]
 	dist := release(t, owner, "022")
 	again := release(t, owner, "077", "TZ=Asia/Tokyo", "LC_ALL=C.UTF-8", "GOFLAGS=-buildvcs=true", "GOAMD64=v2")
@@ -242,6 +244,7 @@ func releasedImage(t *testing.T, archive, reference string) {
 
 // TestReleaseRunner builds the runner image's root file system twice.
 func TestReleaseRunner(t *testing.T) {
+	wantsDocker(t) // it is not about runners: once is enough
 	if !soak {
 		t.Skip("building it takes minutes: AIVORY_SOAK=1 does")
 	}
