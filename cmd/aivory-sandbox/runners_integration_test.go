@@ -91,7 +91,7 @@ func (s *testService) outsides() ([]outside, error) {
 	}
 	var list []outside
 	for _, c := range found.Items {
-		list = append(list, outside{id: c.ID, session: c.Labels["aivory.session_id"]})
+		list = append(list, outside{id: strings.TrimPrefix(c.Names[0], "/"), session: c.Labels["aivory.session_id"]})
 	}
 	return list, nil
 }
