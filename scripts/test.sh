@@ -19,7 +19,8 @@ if [ "$(id -u)" = 0 ]; then
     runners=$(mktemp -u "$AIVORY_CACHE_DIR/runners-ready.XXXXXX")
     RUNNERS=$runners setsid bash -ec '. scripts/lib.sh; packages podman uidmap; scripts/docker.sh; images/runner/build.sh; make build; scripts/oci.sh; for r in crun runsc; do SANDBOX_RUNTIME=$r scripts/oci.sh; done; touch "$RUNNERS"; scripts/s3-servers.sh; scripts/deploy.sh' >"$prepared" 2>&1 &
     preparing=$!
-    trap 'kill -- -"$preparing" 2>/dev/null || true; rm -f "$runners"' EXIT
+    export results=$(mktemp -d) # of the tests below
+    trap 'kill -- -"$preparing" 2>/dev/null || true; rm -rf "$runners" "$results"' EXIT
 fi
 
 # ready waits until what a file stands for is prepared, or all is, and shows what is
@@ -50,8 +51,6 @@ say 'integration tests'
 # Two at a time: the tests wait for engines and stores half of the time. Real
 # engines on busy machines are late now and then: a test that fails gets a second
 # try, alone and when all else is done, and the log shows both.
-export results=$(mktemp -d)
-trap 'kill -- -"$preparing" 2>/dev/null || true; rm -rf "$results" "$runners"' EXIT
 integration_tests() { # directory tests [NAME=value]...
     local directory=$1 tests=$2
     shift 2

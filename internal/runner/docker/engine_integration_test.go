@@ -67,6 +67,7 @@ func (e ownEngine) start(t *testing.T) string {
 	}
 	socket := filepath.Join(run, "engine.sock")
 	cmd := e.command(t, root, run, socket)
+	cmd.Dir = run // Podman's supervisors leave a file where they are when memory ran out
 	if e.user != 0 {
 		e.become(t, cmd, root, run)
 	}
@@ -155,7 +156,6 @@ func (e ownEngine) become(t *testing.T, cmd *exec.Cmd, root, run string) {
 	for i := range cmd.Args {
 		cmd.Args[i] = strings.ReplaceAll(cmd.Args[i], root, reach)
 	}
-	cmd.Dir = run
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + run, "USER=" + name, "XDG_RUNTIME_DIR=" + run, "TMPDIR=" + run}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(e.user), Gid: uint32(group)}}
 }
