@@ -19,7 +19,9 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"reflect"
 	"strings"
+	"unicode/utf8"
 )
 
 // Client calls one service. It is safe for concurrent use.
@@ -33,7 +35,9 @@ type Client struct {
 type Option func(*Client)
 
 // WithHTTPClient makes the calls with another HTTP client. A timeout of its own
-// bounds whole requests, runs and transfers included.
+// bounds whole requests, runs and transfers included. A transport of its own should
+// have an ExpectContinueTimeout, as the default one does, for uploads that the
+// service refuses.
 func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h } }
 
 // New returns a client of the service at a URL such as http://127.0.0.1:48217. It
@@ -91,8 +95,14 @@ func (c *Client) Health(ctx context.Context) (h Health, err error) {
 	return h, nil
 }
 
+// largeBody is the size from which on a body is announced before it is sent, in
+// bytes.
+const largeBody = 256 << 10
+
 // send makes a request. Size is the body's length in bytes, -1 where it is not
-// known.
+// known. One that is large, or may be, is sent when the service says that it wants
+// it: a service that refuses it closes the connection, and what is in the middle of
+// being sent then may fail before the answer is seen.
 func (c *Client) send(ctx context.Context, method, path string, body io.Reader, size int64) (*http.Response, error) {
 	if size == 0 {
 		body = nil
@@ -102,6 +112,9 @@ func (c *Client) send(ctx context.Context, method, path string, body io.Reader, 
 		return nil, err
 	}
 	req.ContentLength = size
+	if size < 0 || size >= largeBody {
+		req.Header.Set("Expect", "100-continue")
+	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -117,12 +130,12 @@ func (c *Client) send(ctx context.Context, method, path string, body io.Reader, 
 
 // call makes a request with a JSON body, unless in is nil, and decodes the answer
 // into out, unless that is nil.
-func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+func (c *Client) call(ctx context.Context, method, path string, in map[string]any, out any) error {
 	var body []byte
 	if in != nil {
 		var err error
-		if body, err = json.Marshal(in); err != nil {
-			return fmt.Errorf("cannot encode the request: %w", err)
+		if body, err = encode(in); err != nil {
+			return err
 		}
 	}
 	resp, err := c.send(ctx, method, path, bytes.NewReader(body), int64(len(body)))
@@ -130,6 +143,36 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		return err
 	}
 	return decode(resp, out)
+}
+
+// encode makes JSON of a request. Strings that are not Unicode would be sent with
+// other characters in them: they are refused.
+func encode(fields map[string]any) ([]byte, error) {
+	for name, value := range fields {
+		if bad := notUnicode(reflect.Indirect(reflect.ValueOf(value))); bad {
+			return nil, fmt.Errorf("cannot encode the request: %s is not valid UTF-8", name)
+		}
+	}
+	body, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the request: %w", err)
+	}
+	return body, nil
+}
+
+// notUnicode looks at a string, or at those of a struct.
+func notUnicode(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.String:
+		return !utf8.ValidString(v.String())
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if notUnicode(v.Field(i)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // decode reads an answer to its end, so that the connection can be used again.

@@ -117,6 +117,11 @@ func TestErrors(t *testing.T) {
 			}
 		}
 	}
+	status, text = 422, `{"detail":[{"type":"missing","loc":["body","code"],"msg":"Field required"}]}`
+	var e *Error
+	if _, err := c.Session(id1).Exec(t.Context(), Run{}); !errors.As(err, &e) || len(e.Issues) != 1 || e.Issues[0].Type != "missing" || fmt.Sprint(e.Issues[0].Loc) != "[body code]" {
+		t.Errorf("issues: %+v", e)
+	}
 	status, text = 200, `{"stdout":`
 	if _, err := c.Session(id1).Exec(t.Context(), Run{}); err == nil {
 		t.Error("half an answer is taken")
@@ -147,6 +152,8 @@ func TestCalls(t *testing.T) {
 			answer(w, 200, `{"files":[{"path":"a/b","size":3}]}`)
 		case "/storage/put":
 			answer(w, 200, `{"provider":"s3","key":"p/k","url":"https://u","expires_in":60}`)
+		case "/storage/delete":
+			answer(w, 200, `{"ok":true,"key":"p/k"}`)
 		case "/storage/gc":
 			answer(w, 200, `{"deleted":1,"scanned":2,"freed_bytes":3}`)
 		case "/sessions":
@@ -192,7 +199,7 @@ func TestCalls(t *testing.T) {
 		fmt.Sprintf("%v %v %v", got["data_base64"], got["content_type"], got["expires_in"]) != "aGk= a/b 60" {
 		t.Errorf("put: %v: %+v, %v", got, o, err)
 	}
-	if err := c.DeleteObject(ctx, *storage, "k"); err != nil || got["key"] != "k" {
+	if key, err := c.DeleteObject(ctx, *storage, "k"); err != nil || got["key"] != "k" || key != "p/k" {
 		t.Errorf("delete: %v, %v", got, err)
 	}
 	if done, err := c.CollectObjects(ctx, *storage, time.Hour); err != nil || done != (Collected{1, 2, 3}) || fmt.Sprint(got["max_age_seconds"]) != "3600" {
@@ -417,3 +424,93 @@ func TestMemoryOfLargeFiles(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// An id is one part of a path, whatever is in it.
+func TestOddIDs(t *testing.T) {
+	var path string
+	_, c := newServer(t, func(w http.ResponseWriter, r *http.Request, _ map[string]any) {
+		path = r.URL.EscapedPath()
+		answer(w, 400, `{"detail":"invalid session_id"}`)
+	})
+	for id, want := range map[string]string{"a/../b": "/sessions/a%2F..%2Fb", "a?b#c": "/sessions/a%3Fb%23c", "中 ": "/sessions/%E4%B8%AD%20"} {
+		if err := c.Session(id).Delete(t.Context(), DeleteOptions{}); !errors.Is(err, ErrInvalid) || path != want {
+			t.Errorf("release of %q: asked %s: %v", id, path, err)
+		}
+		if _, err := c.Session(id).Info(t.Context()); !errors.Is(err, ErrInvalid) || path != want {
+			t.Errorf("info of %q: asked %s: %v", id, path, err)
+		}
+	}
+}
+
+// JSON has no strings but Unicode: what is not is refused rather than sent with
+// other characters in it.
+func TestStringsThatAreNotUnicode(t *testing.T) {
+	s, c := newServer(t, func(w http.ResponseWriter, r *http.Request, _ map[string]any) { answer(w, 200, `{}`) })
+	session, ctx, bad := c.Session(id1), t.Context(), "caf\xe9"
+	for name, call := range map[string]func() error{
+		"code":        func() error { _, err := session.Exec(ctx, Run{Code: bad}); return err },
+		"followed":    func() error { _, err := session.Exec(ctx, Run{Code: bad, Stdout: io.Discard}); return err },
+		"written":     func() error { return session.WriteFile(ctx, bad, strings.NewReader("x")) },
+		"read":        func() error { _, err := session.ReadFile(ctx, bad); return err },
+		"archive key": func() error { _, err := c.CreateSession(ctx, CreateOptions{ArchiveKey: bad}); return err },
+		"prefix": func() error {
+			_, err := c.PutObject(ctx, Storage{Prefix: bad}, "k", "", 0, strings.NewReader("x"))
+			return err
+		},
+		"key": func() error { _, err := c.DeleteObject(ctx, Storage{}, bad); return err },
+	} {
+		if err := call(); err == nil || !strings.Contains(err.Error(), "not valid UTF-8") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got := s.asked(); got != "" {
+		t.Errorf("asked %s", got)
+	}
+}
+
+// The length of what is sent is told where it is known, so that what is too large
+// is refused before it is sent.
+func TestLengthOfObjects(t *testing.T) {
+	var length int64
+	var stored string
+	_, c := newServer(t, func(w http.ResponseWriter, r *http.Request, body map[string]any) {
+		length, stored = r.ContentLength, body["data_base64"].(string)
+		answer(w, 200, `{"provider":"s3"}`)
+	})
+	r := strings.NewReader("skipped, sent")
+	_, _ = r.Seek(9, io.SeekStart)
+	if _, err := c.PutObject(t.Context(), Storage{Provider: "s3"}, "k", "", 0, r); err != nil || length <= 0 || stored != base64.StdEncoding.EncodeToString([]byte("sent")) {
+		t.Errorf("length %d, stored %q: %v", length, stored, err)
+	}
+	if _, err := c.PutObject(t.Context(), Storage{Provider: "s3"}, "k", "", 0, io.MultiReader(strings.NewReader("sent"))); err != nil || length != -1 || stored != base64.StdEncoding.EncodeToString([]byte("sent")) {
+		t.Errorf("length %d, stored %q: %v", length, stored, err)
+	}
+}
+
+// What is large is sent when the service wants it, so that a refusal reaches the
+// caller: a service that refuses closes the connection.
+func TestLargeBodiesAreAskedFor(t *testing.T) {
+	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.WriteString(conn, "HTTP/1.1 413 x\r\nConnection: close\r\nContent-Length: 38\r\n\r\n{\"error\":\"request body exceeds 1 byte\"}")
+		_ = conn.(interface{ SetLinger(int) error }).SetLinger(0) // nothing is waited for
+		_ = conn.Close()
+	}))
+	defer refusing.Close()
+	c, err := New(refusing.URL, "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if err := c.Session(id1).WriteFile(t.Context(), "x", strings.NewReader(strings.Repeat("x", 16<<20))); !errors.Is(err, ErrTooLarge) {
+			t.Fatalf("a file of known length: %v", err)
+		}
+		if err := c.Session(id1).WriteFile(t.Context(), "x", io.LimitReader(zeros{}, 16<<20)); !errors.Is(err, ErrTooLarge) {
+			t.Fatalf("a file of unknown length: %v", err)
+		}
+	}
+}

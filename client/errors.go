@@ -37,11 +37,20 @@ type Error struct {
 	Status int
 	// Detail is for people; its wording may change.
 	Detail string
+	// Issues are what is wrong with the fields of a request, with ErrUnprocessable.
+	Issues []Issue
 	// RequestID names the request in the service's log; empty where the service
 	// did not tell.
 	RequestID string
 	// lost tells that a 404 is about the session.
 	lost bool
+}
+
+// Issue is what is wrong with one field of a request.
+type Issue struct {
+	Type string `json:"type"` // such as "missing" or "string_too_long"
+	Loc  []any  `json:"loc"`  // where it is: "body", then names and indices
+	Msg  string `json:"msg"`
 }
 
 // Error names status and detail.
@@ -80,12 +89,10 @@ func readError(resp *http.Response) error {
 		return e // not the service's, but of something between
 	}
 	e.Detail = text.Error
-	var issues []struct {
-		Loc []any  `json:"loc"`
-		Msg string `json:"msg"`
-	}
+	var issues []Issue
 	switch {
 	case json.Unmarshal(text.Detail, &issues) == nil:
+		e.Issues = issues
 		var parts []string
 		for _, i := range issues {
 			var where []string

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -50,43 +49,62 @@ func (s *Session) ResetInputs(ctx context.Context) error {
 // sent, so memory does not grow with it. A file that was there is replaced as a
 // whole or not at all. A body that can seek is read from where it stands.
 func (s *Session) WriteFile(ctx context.Context, path string, body io.Reader) error {
-	seeker, canSeek := body.(io.Seeker)
-	start, size := int64(0), int64(-1)
-	if canSeek {
-		var err error
-		if start, size, err = measure(seeker); err != nil {
-			canSeek = false // a pipe that is a file
-			size = -1
+	sent := newUpload(body)
+	return s.do(ctx, sent.again, func(id string) error {
+		return markLost(sent.send(ctx, s.client, "/files", map[string]any{"session_id": id, "path": path}, nil))
+	})
+}
+
+// upload is a body that is sent in the field data_base64 of a request.
+type upload struct {
+	body   io.Reader
+	seeker io.Seeker // the same, where its size is known
+	start  int64
+	size   int64 // -1 where it is not known
+}
+
+func newUpload(body io.Reader) *upload {
+	u := &upload{body: body, size: -1}
+	if seeker, ok := body.(io.Seeker); ok {
+		// A pipe that is a file cannot.
+		if start, size, err := measure(seeker); err == nil {
+			u.seeker, u.start, u.size = seeker, start, size
 		}
 	}
-	again := func() error {
-		if !canSeek {
-			return errors.New("the body cannot be read twice")
-		}
-		_, err := seeker.Seek(start, io.SeekStart)
+	return u
+}
+
+// again makes ready to send the body once more.
+func (u *upload) again() error {
+	if u.seeker == nil {
+		return errors.New("the body cannot be read twice")
+	}
+	_, err := u.seeker.Seek(u.start, io.SeekStart)
+	return err
+}
+
+// send makes a request of other fields and the body, and decodes the answer into
+// out, unless that is nil.
+func (u *upload) send(ctx context.Context, c *Client, path string, fields map[string]any, out any) error {
+	head, err := encode(fields)
+	if err != nil {
 		return err
 	}
-	return s.do(ctx, again, func(id string) error {
-		head, err := json.Marshal(map[string]any{"session_id": id, "path": path})
-		if err != nil {
-			return fmt.Errorf("cannot encode the request: %w", err)
+	before, after := strings.TrimSuffix(string(head), "}")+`,"data_base64":"`, `"}`
+	length, src := int64(-1), u.body
+	if u.size >= 0 {
+		src = io.LimitReader(u.body, u.size)
+		length = int64(len(before)+len(after)) + (u.size+2)/3*4
+	}
+	sent := &encoder{src: src}
+	resp, err := c.send(ctx, http.MethodPost, path, io.MultiReader(strings.NewReader(before), sent, strings.NewReader(after)), length)
+	if err != nil {
+		if sent.err != nil {
+			err = fmt.Errorf("cannot read what is to be sent: %w", sent.err)
 		}
-		before, after := strings.TrimSuffix(string(head), "}")+`,"data_base64":"`, `"}`
-		length, src := int64(-1), body
-		if size >= 0 {
-			src = io.LimitReader(body, size)
-			length = int64(len(before)+len(after)) + (size+2)/3*4
-		}
-		sent := &encoder{src: src}
-		resp, err := s.client.send(ctx, http.MethodPost, "/files", io.MultiReader(strings.NewReader(before), sent, strings.NewReader(after)), length)
-		if err != nil {
-			if sent.err != nil {
-				err = fmt.Errorf("cannot read what is to be sent: %w", sent.err)
-			}
-			return err
-		}
-		return markLost(decode(resp, nil))
-	})
+		return err
+	}
+	return decode(resp, out)
 }
 
 // measure tells where a body stands and how much is left of it.
@@ -148,11 +166,11 @@ func (e *encoder) Read(p []byte) (int, error) {
 // keeps the session for it. An answer that breaks off is io.ErrUnexpectedEOF.
 func (s *Session) ReadFile(ctx context.Context, path string) (file io.ReadCloser, err error) {
 	err = s.do(ctx, nil, func(id string) error {
-		body, err := json.Marshal(map[string]any{"session_id": id, "path": path})
+		body, err := encode(map[string]any{"session_id": id, "path": path})
 		if err != nil {
-			return fmt.Errorf("cannot encode the request: %w", err)
+			return err
 		}
-		resp, err := s.client.send(ctx, http.MethodPost, "/files/get", strings.NewReader(string(body)), int64(len(body)))
+		resp, err := s.client.send(ctx, http.MethodPost, "/files/get", bytes.NewReader(body), int64(len(body)))
 		if err != nil {
 			return err
 		}

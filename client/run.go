@@ -94,11 +94,11 @@ func (s *Session) Cancel(ctx context.Context) (bool, error) {
 
 // follow reads the events of a run.
 func (s *Session) follow(ctx context.Context, body map[string]any, r Run) (*Result, error) {
-	text, err := json.Marshal(body)
+	text, err := encode(body)
 	if err != nil {
-		return nil, fmt.Errorf("cannot encode the request: %w", err)
+		return nil, err
 	}
-	resp, err := s.client.send(ctx, http.MethodPost, "/exec/stream", strings.NewReader(string(text)), int64(len(text)))
+	resp, err := s.client.send(ctx, http.MethodPost, "/exec/stream", bytes.NewReader(text), int64(len(text)))
 	if err != nil {
 		return nil, err
 	}

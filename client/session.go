@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 )
@@ -104,7 +105,7 @@ func (s *Session) Delete(ctx context.Context, o DeleteOptions) error {
 	if o.Storage != nil {
 		body["storage"] = o.Storage
 	}
-	return s.client.call(ctx, http.MethodDelete, "/sessions/"+s.ID(), body, nil)
+	return s.client.call(ctx, http.MethodDelete, "/sessions/"+url.PathEscape(s.ID()), body, nil)
 }
 
 // SessionInfo is what the service tells of a session.
@@ -127,7 +128,7 @@ type SessionInfo struct {
 
 // Info asks the service about the session, which is no use of it.
 func (s *Session) Info(ctx context.Context) (info SessionInfo, err error) {
-	err = s.client.call(ctx, http.MethodGet, "/sessions/"+s.ID(), nil, &info)
+	err = s.client.call(ctx, http.MethodGet, "/sessions/"+url.PathEscape(s.ID()), nil, &info)
 	return info, markLost(err)
 }
 

@@ -2,11 +2,8 @@ package client
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 )
 
@@ -52,26 +49,18 @@ func (c *Client) PutObject(ctx context.Context, storage Storage, key, contentTyp
 	if expires > 0 {
 		fields["expires_in"] = int64(max(expires/time.Second, 1))
 	}
-	head, err := json.Marshal(fields)
-	if err != nil {
-		return o, fmt.Errorf("cannot encode the request: %w", err)
-	}
-	before := strings.TrimSuffix(string(head), "}") + `,"data_base64":"`
-	sent := &encoder{src: body}
-	resp, err := c.send(ctx, http.MethodPost, "/storage/put", io.MultiReader(strings.NewReader(before), sent, strings.NewReader(`"}`)), -1)
-	if err != nil {
-		if sent.err != nil {
-			err = fmt.Errorf("cannot read what is to be sent: %w", sent.err)
-		}
-		return o, err
-	}
-	err = decode(resp, &o)
+	err = newUpload(body).send(ctx, c, "/storage/put", fields, &o)
 	return o, err
 }
 
-// DeleteObject deletes a document, by its key with or without the prefix.
-func (c *Client) DeleteObject(ctx context.Context, storage Storage, key string) error {
-	return c.call(ctx, http.MethodPost, "/storage/delete", map[string]any{"key": key, "storage": storage}, nil)
+// DeleteObject deletes a document, by its key with or without the prefix, and
+// returns the key with it. One that does not exist is deleted.
+func (c *Client) DeleteObject(ctx context.Context, storage Storage, key string) (string, error) {
+	var done struct {
+		Key string `json:"key"`
+	}
+	err := c.call(ctx, http.MethodPost, "/storage/delete", map[string]any{"key": key, "storage": storage}, &done)
+	return done.Key, err
 }
 
 // Collected is what CollectObjects did.
