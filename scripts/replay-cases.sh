@@ -2,10 +2,13 @@
 # Starts the service with the settings of each profile of a case file and replays
 # the profile's cases against it.
 #
-#   replay-cases.sh [--cases DIR] [--profile NAME]... [OPTION]...
+#   replay-cases.sh [--cases DIR] [--profile NAME]... [--through-client] [OPTION]...
 #
 # DIR holds cases.jsonl and replay.py (default: $AIVORY_CASES, else
 # ../shared/cases beside this repository). Without --profile: all of them.
+# --through-client puts the Go client between: each request that it can make is
+# made with it, and the answer is made of what it returned. It fails where fewer
+# than $AIVORY_CLIENT_SHARE percent of the requests went through the client.
 # Every OPTION goes to replay.py: --only GROUP, --id REGEX, --slow, -v, ...
 # AIVORY_SERVICE names a binary to start instead of building this tree's.
 # SANDBOX_DRIVER and SANDBOX_RUNTIME choose what the service runs on; without
@@ -15,11 +18,12 @@ invoked_from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/lib.sh
 
-cases=${AIVORY_CASES:-../shared/cases} profiles=() options=()
+cases=${AIVORY_CASES:-../shared/cases} profiles=() options=() through=''
 while [ $# -gt 0 ]; do
     case $1 in
         --cases) [ $# -ge 2 ] || die '--cases wants a directory'; cases=$2; shift 2 ;;
         --profile) [ $# -ge 2 ] || die '--profile wants a name'; profiles+=("$2"); shift 2 ;;
+        --through-client) through=1; shift ;;
         -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
         *) options+=("$1"); shift ;;
     esac
@@ -37,6 +41,7 @@ packages python3
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die 'the replay needs Python 3.11 or later'
 if [ -z "${AIVORY_SERVICE:-}" ]; then make --no-print-directory build; fi
 service=${AIVORY_SERVICE:-bin/aivory-sandbox}
+if [ -n "$through" ]; then go build -o bin/client-front ./internal/clientfront/listen; fi
 if [ "$driver" = oci ]; then
     scripts/oci.sh >&2
 else
@@ -46,8 +51,15 @@ fi
 
 work=$(mktemp -d)
 instance=replay-$$-$RANDOM
-pid=''
+pid='' front=''
+# end_front: what it printed at its end is in $work/front; its failure is returned.
+end_front() {
+    local was=$front
+    front=''
+    [ -z "$was" ] || { kill "$was" 2>/dev/null || true; wait "$was"; }
+}
 stop() {
+    end_front || true
     if [ -n "$pid" ]; then
         kill "$pid" 2>/dev/null || true
         wait "$pid" || true
@@ -74,9 +86,18 @@ PY
 }
 
 passed=0 failed=0
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+# await_port PORT PID: waits until somebody listens there, or the process has ended.
+await_port() {
+    until (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; do
+        kill -0 "$2" 2>/dev/null || return
+        sleep 0.2
+    done
+}
+
 for profile in "${profiles[@]}"; do
     key=$(head -c 16 /dev/urandom | od -An -v -tx1 | tr -d ' \n')
-    port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    port=$(free_port)
     mapfile -t env < <(settings "$profile")
     rm -rf "$work/state" "$work/archives"
     log=$work/$profile.log
@@ -84,16 +105,23 @@ for profile in "${profiles[@]}"; do
     env SANDBOX_API_KEY="$key" SANDBOX_LISTEN="127.0.0.1:$port" SANDBOX_INSTANCE="$instance" \
         SANDBOX_STATE_DIR="$work/state" "${env[@]}" "$service" serve >"$log" 2>&1 &
     pid=$!
-    until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
-        kill -0 "$pid" 2>/dev/null || { cat "$log" >&2; die "the service does not start with the settings of profile $profile"; }
-        sleep 0.2
-    done
+    await_port "$port" "$pid" || { cat "$log" >&2; die "the service does not start with the settings of profile $profile"; }
+    if [ -n "$through" ]; then
+        behind=$port port=$(free_port)
+        bin/client-front "http://127.0.0.1:$behind" "127.0.0.1:$port" "${AIVORY_CLIENT_SHARE:-75}" >"$work/front" &
+        front=$!
+        await_port "$port" "$front" || die 'the front does not start'
+    fi
     python3 "$cases/replay.py" "http://127.0.0.1:$port" "$key" --cases "$cases/cases.jsonl" --profile "$profile" "${options[@]}" |
         tee "$work/out" || true
     summary=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$work/out" | tail -n 1)
     [ -n "$summary" ] || { tail -n 20 "$log" >&2; die "the replay of profile $profile did not come to its end"; }
     read -r p _ f _ <<<"$summary"
     passed=$((passed + p)) failed=$((failed + f))
+    if [ -n "$through" ]; then
+        end_front || { cat "$work/front" >&2; die "the client made too few requests of profile $profile"; }
+        cat "$work/front"
+    fi
     if ! kill -0 "$pid" 2>/dev/null; then
         tail -n 40 "$log" >&2
         die "the service died during profile $profile"

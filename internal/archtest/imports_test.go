@@ -62,6 +62,9 @@ var mayImport = map[string][]string{
 	"internal/tools/release": {},
 
 	"client": {},
+	// Puts the client where requests of any caller are, for tests.
+	"internal/clientfront":        {"client"},
+	"internal/clientfront/listen": {"internal/clientfront"},
 	// Wires everything.
 	"cmd/aivory-sandbox": nil,
 }
@@ -78,6 +81,7 @@ var outside = map[string][]string{
 	"internal/api":          {"github.com/segmentio/asm"},
 	"internal/storage":      {},
 	"client":                {},
+	"internal/clientfront":  {},
 }
 
 // only names the packages that may import a technology.
@@ -96,6 +100,7 @@ var only = map[string][]string{
 	module + "internal/api/apitest":          {},
 	module + "internal/runner/runnertest":    {},
 	module + "internal/storage/storagetest":  {},
+	module + "internal/clientfront":          {"internal/clientfront/listen"},
 }
 
 // imports returns what each package of the module imports outside its tests,
