@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -196,89 +195,6 @@ func TestDoctorCommand(t *testing.T) {
 	if left, err := filepath.Glob("/run/aivory-sandbox/doctor-*"); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
-}
-
-// TestPipeThroughASession passes much through upload and download at once, from
-// a pipe and into one; memory does not grow with it.
-func TestPipeThroughASession(t *testing.T) {
-	size := times(24<<20, 1<<30)
-	room := strconv.Itoa(2 * size)
-	s := startService(t, "SANDBOX_MAX_UPLOAD_BYTES="+room, "SANDBOX_MAX_BODY_BYTES="+room, "SANDBOX_WORKSPACE_SIZE="+room, "SANDBOX_MEMORY="+strconv.Itoa(3*size+1<<30))
-	session := s.session(t)
-	run := func(in io.Reader, out io.Writer, args ...string) {
-		t.Helper()
-		cmd := s.call(t.Context(), args...)
-		var stderr bytes.Buffer
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		var peak int64 // not the usage's own, which counts this process from before the exec
-		for over := false; !over; {
-			select {
-			case err := <-ended:
-				if over = true; err != nil {
-					t.Fatalf("%v: %v: %s", args, err, &stderr)
-				}
-			case <-time.After(10 * time.Millisecond):
-				peak = max(peak, highWater(cmd.Process.Pid))
-			}
-		}
-		t.Logf("%s: peak of %d MiB", args[1], peak>>10)
-		if peak == 0 || peak>>10 > 120 { // most of it is the test binary, with the race detector
-			t.Errorf("%s of %d MiB took %d MiB", args[1], size>>20, peak>>10)
-		}
-	}
-	run(&pattern{left: size}, io.Discard, "file", "put", session.id, "-", "big")
-	back := &pattern{left: size}
-	run(strings.NewReader(""), back, "file", "get", session.id, "big")
-	if back.left != 0 || back.wrong {
-		t.Errorf("%d bytes are missing, wrong: %t", back.left, back.wrong)
-	}
-}
-
-// highWater is the most memory that a process had, in KiB; 0 where it is gone.
-func highWater(pid int) int64 {
-	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	if err != nil {
-		return 0
-	}
-	found := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(status)
-	if found == nil {
-		return 0
-	}
-	kib, _ := strconv.ParseInt(string(found[1]), 10, 64)
-	return kib
-}
-
-// pattern gives bytes, and takes the same ones back.
-type pattern struct {
-	left, at int
-	wrong    bool
-}
-
-func (p *pattern) Read(b []byte) (int, error) {
-	if p.left == 0 {
-		return 0, io.EOF
-	}
-	n := min(len(b), p.left)
-	for i := range n {
-		b[i] = byte((p.at + i) % 251)
-	}
-	p.at, p.left = p.at+n, p.left-n
-	return n, nil
-}
-
-func (p *pattern) Write(b []byte) (int, error) {
-	for i, c := range b {
-		if c != byte((p.at+i)%251) {
-			p.wrong = true
-		}
-	}
-	p.at, p.left = p.at+len(b), p.left-len(b)
-	return len(b), nil
 }
 
 // TestProgramInREADME runs the Go program that the README shows.
