@@ -5,7 +5,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -194,37 +193,5 @@ func TestDoctorCommand(t *testing.T) {
 	}
 	if left, err := filepath.Glob("/run/aivory-sandbox/doctor-*"); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
-	}
-}
-
-// TestProgramInREADME runs the Go program that the README shows.
-func TestProgramInREADME(t *testing.T) {
-	s := sharedService(t)
-	page, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := regexp.MustCompile("(?s)```go\n(package main.*?)```").FindSubmatch(page)
-	if found == nil {
-		t.Fatal("the README shows no Go program")
-	}
-	// In here, so that the module is this one.
-	dir, err := os.MkdirTemp(".", "_readme-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	file := filepath.Join(dir, "main.go")
-	if err := os.WriteFile(file, found[1], 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), "go", "run", file)
-	cmd.Env = append(os.Environ(), "SANDBOX_URL="+s.url, "SANDBOX_API_KEY="+s.key)
-	out, err := cmd.CombinedOutput()
-	if want := "4\ntotals.csv (text/csv): 13 bytes\n"; err != nil || string(out) != want {
-		t.Errorf("%v, printed %q, not %q", err, out, want)
-	}
-	if lines := strings.Count(string(found[1]), "\n"); lines > 40 {
-		t.Error(fmt.Sprint("it has grown to ", lines, " lines"))
 	}
 }
