@@ -289,6 +289,7 @@ func main() {
 // TestDocumentation does what the documentation says: it starts a service as the
 // README does, and runs the blocks of each page against it.
 func TestDocumentation(t *testing.T) {
+	wantsDocker(t)
 	r := newReader(t)
 	instance := ""
 	for _, e := range r.environ {

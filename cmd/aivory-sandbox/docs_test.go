@@ -82,6 +82,7 @@ var checks = map[string]map[string]how{
 	"docs/deployment.md": {
 		"export SANDBOX_API_KEY": {test: "TestCompose"},
 		"docker build":           {reads: "needs a registry for the images that it begins with; TestCompose runs images of the same files"},
+		"sha256sum --check":      {test: "TestRelease TestReleaseRunner"},
 	},
 	"docs/docker.md": {
 		"ssh -nNT":     {reads: "needs another host"},
