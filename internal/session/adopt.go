@@ -44,10 +44,13 @@ func (m *Manager) adopt(ctx context.Context, complete bool) error {
 		return err
 	}
 	now := time.Now()
+	// By the session as well: an engine has more than one way to name a runner.
 	alive := make(map[string]bool)
 	allSaved := true
 	for _, inst := range found {
-		alive[inst.ID] = inst.Running
+		if inst.Running {
+			alive[inst.ID], alive[inst.SessionID] = true, true
+		}
 		m.mu.Lock()
 		_, ours := m.made[inst.SessionID]
 		_, known := m.sessions[inst.SessionID]
@@ -100,7 +103,7 @@ func (m *Manager) dropVanished(alive map[string]bool) {
 	var vanished []*session
 	m.mu.Lock()
 	for _, s := range m.sessions {
-		if s.loaded && s.state == ready && !alive[s.handle] && s.lock.tryAcquire() {
+		if s.loaded && s.state == ready && !alive[s.handle] && !alive[s.id] && s.lock.tryAcquire() {
 			vanished = append(vanished, s)
 		}
 	}

@@ -235,6 +235,22 @@ func TestVanishedRunners(t *testing.T) {
 	})
 }
 
+// TestRunnersByAnotherName: an engine may call a runner what it did not when the
+// session was kept.
+func TestRunnersByAnotherName(t *testing.T) {
+	inWorld(t, func(w *world) {
+		id := w.create(CreateRequest{})
+		w.put(id, "x", "X")
+		w.stop()
+		w.engine.set(func() { w.engine.bySessionLocked(id).ID = "renamed" })
+		w.start(testConfig())
+		synctest.Wait()
+		if got := w.files(id); got != "x=X" {
+			t.Errorf("files %q", got)
+		}
+	})
+}
+
 func TestEngineDownAtStart(t *testing.T) {
 	inWorld(t, func(w *world) {
 		id := w.create(conversation("k"))
