@@ -3,6 +3,7 @@
 package oci_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"os/exec"
@@ -147,4 +148,60 @@ func TestDeadAreWaitedFor(t *testing.T) {
 			t.Errorf("%d dead are left: %q", len(left)-before, left)
 		})
 	}
+}
+
+// TestListThatFails: a runtime fails to list at all where one runner's state comes
+// or goes meanwhile, which what a killed service had started may see to.
+func TestListThatFails(t *testing.T) {
+	dir := t.TempDir()
+	failures := filepath.Join(dir, "failures")
+	wrapper := "#!/bin/sh\nfor word; do\n" +
+		"  if [ \"$word\" = list ] && [ -s " + failures + " ]; then sed -i 1d " + failures + "; echo state is gone >&2; exit 255; fi\n" +
+		"done\nexec " + runnertest.Program(t, "runc") + " \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "runc"), []byte(wrapper), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fails := func(times int) {
+		if err := os.WriteFile(failures, bytes.Repeat([]byte("x\n"), times), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := config(t, "runc", runnertest.Config{})
+	cfg.Runtime = filepath.Join(dir, "runc")
+	d, err := oci.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.Close() }()
+	alive, _ := runnertest.Create(t, d, runnertest.SmallLimits)
+	half := "aivory-sbx-" + runnertest.RandomHex(16)
+	if err := os.Mkdir(filepath.Join(runDir(testInstance+"-runc"), "bundles", half), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, times := range []int{1, 1000} {
+		fails(times)
+		for id, runs := range map[string]bool{alive: true, half: false} {
+			if in, ok := runnertest.Find(t, d, id); !ok || in.Running != runs {
+				t.Errorf("list fails %d times: %s is listed as %+v, %v", times, id, in, ok)
+			}
+		}
+	}
+	// Neither can the runtime tell of one.
+	if err := os.Rename(filepath.Join(dir, "runc"), filepath.Join(dir, "moved")); err != nil {
+		t.Fatal(err)
+	}
+	broken := "#!/bin/sh\nexit 255\n"
+	if err := os.WriteFile(filepath.Join(dir, "runc"), []byte(broken), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for id, runs := range map[string]bool{alive: true, half: false} {
+		if in, ok := runnertest.Find(t, d, id); !ok || in.Running != runs {
+			t.Errorf("with a runtime that fails: %s is listed as %+v, %v", id, in, ok)
+		}
+	}
+	if err := os.Rename(filepath.Join(dir, "moved"), filepath.Join(dir, "runc")); err != nil {
+		t.Fatal(err)
+	}
+	fails(0)
+	runnertest.Remove(t, d, half)
 }

@@ -59,7 +59,11 @@ func (d *Driver) running(ctx context.Context) (map[string]bool, error) {
 	short, cancel := context.WithTimeoutCause(ctx, listTimeout, errListTimeout)
 	defer cancel()
 	found, err := d.runtime.list(short)
-	if errors.Is(err, errListTimeout) && ctx.Err() == nil {
+	for try := 0; err != nil && short.Err() == nil && try < 3; try++ {
+		time.Sleep(50 * time.Millisecond)
+		found, err = d.runtime.list(short)
+	}
+	if err != nil && ctx.Err() == nil {
 		found, err = d.listEach(ctx)
 	}
 	if err != nil {
@@ -79,7 +83,9 @@ const listTimeout = 10 * time.Second
 var errListTimeout = errors.New("the runtime does not list runners in time")
 
 // listEach asks for each runner by itself: gVisor's runtime asks their sandboxes,
-// and one that hangs keeps it from telling of the others. That one is left out.
+// and one that hangs keeps it from telling of the others, as does one whose state
+// comes or goes meanwhile. One that hangs is left out. Where the runtime does not
+// tell of one, its process 1 does: none that lives is to be taken for dead.
 func (d *Driver) listEach(ctx context.Context) ([]*runc.Container, error) {
 	entries, err := os.ReadDir(d.bundles)
 	if err != nil {
@@ -93,10 +99,15 @@ func (d *Driver) listEach(ctx context.Context) ([]*runc.Container, error) {
 			short, cancel := context.WithTimeoutCause(ctx, listTimeout, errListTimeout)
 			defer cancel()
 			c, err := d.runtime.client.State(short, e.Name())
-			if err == nil {
+			pid, pidErr := readPid(filepath.Join(d.bundle(e.Name()), pidFile))
+			switch {
+			case err == nil:
 				found[i] = c
-			} else if short.Err() != nil {
+			case short.Err() != nil:
 				d.log.Warn("runner does not tell its state and is taken for dead", "runner", e.Name())
+			case pidErr == nil && inside(e.Name(), pid):
+				d.log.Warn("the runtime does not tell a runner's state", "runner", e.Name(), "error", err)
+				found[i] = &runc.Container{ID: e.Name(), Status: "running", Pid: pid}
 			}
 			return nil
 		})
