@@ -117,6 +117,28 @@ func (d *Driver) readConfig(id string) (*specs.Spec, error) {
 	return c, nil
 }
 
+// runtimeOf returns the runtime that has made a runner: an earlier service may have
+// used another. One that is only kept elsewhere now is the same.
+func (d *Driver) runtimeOf(id string) (*runtime, error) {
+	config, err := d.readConfig(id)
+	if err != nil {
+		return d.runtime, nil //nolint:nilerr // it is not all there, so any will do to remove it
+	}
+	path := config.Annotations[noteRuntime]
+	if path == "" || filepath.Base(path) == d.runtime.name {
+		return d.runtime, nil
+	}
+	if r, ok := d.others.Load(path); ok {
+		return r.(*runtime), nil
+	}
+	r, err := newRuntime(path, d.runtime.root, d.cfg.CallTimeout)
+	if err != nil {
+		return nil, err
+	}
+	kept, _ := d.others.LoadOrStore(path, r)
+	return kept.(*runtime), nil
+}
+
 // discard removes a runner that came to nothing, whatever became of ctx.
 func (d *Driver) discard(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)

@@ -87,5 +87,9 @@ func (d *Driver) exec(ctx context.Context, id string, process specs.Process, fil
 	}
 	f.Close()
 	defer os.Remove(f.Name())
-	return d.runtime.exec(ctx, id, f.Name(), process, files)
+	r, err := d.runtimeOf(id)
+	if err != nil {
+		return 0, fmt.Errorf("cannot start a command in runner %s: %w", id, err)
+	}
+	return r.exec(ctx, id, f.Name(), process, files)
 }

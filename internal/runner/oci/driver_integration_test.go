@@ -205,3 +205,36 @@ func TestListThatFails(t *testing.T) {
 	fails(0)
 	runnertest.Remove(t, d, half)
 }
+
+// TestAnotherRuntime: runners that one runtime has made live on with it where the
+// service is told to use another.
+func TestAnotherRuntime(t *testing.T) {
+	instance := testInstance + "-changing"
+	open := func(runtime string) *oci.Driver {
+		d, err := oci.New(config(t, runtime, runnertest.Config{Instance: instance}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = d.Close() })
+		return d
+	}
+	handles := map[string]string{}
+	for _, runtime := range []string{"runc", "runsc", "crun"} {
+		handles[runtime], _ = runnertest.Create(t, open(runtime), runnertest.SmallLimits)
+	}
+	for _, runtime := range []string{"runsc", "crun", "runc"} {
+		d := open(runtime)
+		for made, id := range handles {
+			if in, ok := runnertest.Find(t, d, id); !ok || !in.Running {
+				t.Errorf("%s: what %s has made is listed as %+v, %v", runtime, made, in, ok)
+			}
+			if got := runnertest.Command(t, d, id, "echo", "alive"); got != "alive\n" {
+				t.Errorf("%s: what %s has made says %q", runtime, made, got)
+			}
+		}
+	}
+	last := open("runc")
+	for _, id := range handles {
+		runnertest.Remove(t, last, id)
+	}
+}

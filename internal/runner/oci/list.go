@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	runc "github.com/containerd/go-runc"
@@ -56,22 +57,30 @@ func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
 // running returns the runners whose process 1 lives. One that is paused holds
 // its files; somebody means to wake it.
 func (d *Driver) running(ctx context.Context) (map[string]bool, error) {
-	short, cancel := context.WithTimeoutCause(ctx, listTimeout, errListTimeout)
-	defer cancel()
-	found, err := d.runtime.list(short)
-	for try := 0; err != nil && short.Err() == nil && try < 3; try++ {
-		time.Sleep(50 * time.Millisecond)
-		found, err = d.runtime.list(short)
-	}
-	if err != nil && ctx.Err() == nil {
-		found, err = d.listEach(ctx)
-	}
+	entries, err := os.ReadDir(d.bundles)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cannot list runners: %w", err)
 	}
 	running := map[string]bool{}
-	for _, c := range found {
-		running[c.ID] = (c.Status == "running" || c.Status == "paused") && !leaving(c.Pid)
+	made := map[*runtime][]string{}
+	for _, e := range entries {
+		r, err := d.runtimeOf(e.Name())
+		if err != nil {
+			d.log.Warn("runner cannot be reached", "runner", e.Name(), "error", err)
+			running[e.Name()] = d.lives(e.Name())
+			continue
+		}
+		made[r] = append(made[r], e.Name())
+	}
+	for r, ids := range made {
+		found, err := listAll(ctx, r)
+		if err != nil && ctx.Err() == nil {
+			found = d.listEach(ctx, r, ids)
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("cannot list runners: %w", context.Cause(ctx))
+		}
+		maps.Copy(running, found)
 	}
 	return running, nil
 }
@@ -82,38 +91,70 @@ const listTimeout = 10 * time.Second
 
 var errListTimeout = errors.New("the runtime does not list runners in time")
 
-// listEach asks for each runner by itself: gVisor's runtime asks their sandboxes,
-// and one that hangs keeps it from telling of the others, as does one whose state
-// comes or goes meanwhile. One that hangs is left out. Where the runtime does not
-// tell of one, its process 1 does: none that lives is to be taken for dead.
-func (d *Driver) listEach(ctx context.Context) ([]*runc.Container, error) {
-	entries, err := os.ReadDir(d.bundles)
-	if err != nil {
-		return nil, fmt.Errorf("cannot list runners: %w", err)
+// listAll has a runtime list its runners: which of them run. It fails at all where
+// the state of one comes or goes meanwhile, so it is asked again.
+func listAll(ctx context.Context, r *runtime) (map[string]bool, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, listTimeout, errListTimeout)
+	defer cancel()
+	for try := 0; ; try++ {
+		found, err := r.list(ctx)
+		if err == nil {
+			running := map[string]bool{}
+			for _, c := range found {
+				running[c.ID] = runs(c)
+			}
+			return running, nil
+		}
+		if ctx.Err() != nil || try == 3 {
+			return nil, err
+		}
+		time.Sleep(50 * time.Millisecond)
 	}
-	found := make([]*runc.Container, len(entries))
+}
+
+func runs(c *runc.Container) bool {
+	return (c.Status == "running" || c.Status == "paused") && !leaving(c.Pid)
+}
+
+// listEach asks for each runner by itself: gVisor's runtime asks their sandboxes,
+// and one that hangs keeps it from telling of the others. That one is taken for
+// dead. Where the runtime does not tell of one, its process 1 does: none that
+// lives is to be taken for dead for that.
+func (d *Driver) listEach(ctx context.Context, r *runtime, ids []string) map[string]bool {
+	var mu sync.Mutex
+	running := map[string]bool{}
 	var jobs errgroup.Group
 	jobs.SetLimit(8)
-	for i, e := range entries {
+	for _, id := range ids {
 		jobs.Go(func() error {
 			short, cancel := context.WithTimeoutCause(ctx, listTimeout, errListTimeout)
 			defer cancel()
-			c, err := d.runtime.client.State(short, e.Name())
-			pid, pidErr := readPid(filepath.Join(d.bundle(e.Name()), pidFile))
+			c, err := r.client.State(short, id)
+			alive := false
 			switch {
 			case err == nil:
-				found[i] = c
+				alive = runs(c)
 			case short.Err() != nil:
-				d.log.Warn("runner does not tell its state and is taken for dead", "runner", e.Name())
-			case pidErr == nil && inside(e.Name(), pid):
-				d.log.Warn("the runtime does not tell a runner's state", "runner", e.Name(), "error", err)
-				found[i] = &runc.Container{ID: e.Name(), Status: "running", Pid: pid}
+				d.log.Warn("runner does not tell its state and is taken for dead", "runner", id)
+			default:
+				if alive = d.lives(id); alive {
+					d.log.Warn("the runtime does not tell a runner's state", "runner", id, "error", err)
+				}
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			running[id] = alive
 			return nil
 		})
 	}
 	_ = jobs.Wait() // nothing fails
-	return slices.DeleteFunc(found, func(c *runc.Container) bool { return c == nil }), context.Cause(ctx)
+	return running
+}
+
+// lives tells whether a runner's process 1 is there.
+func (d *Driver) lives(id string) bool {
+	pid, err := readPid(filepath.Join(d.bundle(id), pidFile))
+	return err == nil && inside(id, pid) && !leaving(pid)
 }
 
 // leaving tells whether a process is on its way out, though not dead: process 1
@@ -130,15 +171,19 @@ func (d *Driver) Destroy(ctx context.Context, id string) error {
 	if !handlePattern.MatchString(id) {
 		return nil // no runner has that name
 	}
-	ctx, cancel := d.runtime.limited(ctx)
+	r, err := d.runtimeOf(id)
+	if err != nil {
+		r = d.runtime // whose files go by the runner's name, as the other's do
+	}
+	ctx, cancel := r.limited(ctx)
 	defer cancel()
-	if err := d.end(ctx, id); err != nil {
+	if err := d.end(ctx, r, id); err != nil {
 		return err
 	}
-	if err := d.runtime.remove(ctx, id); err != nil {
+	if err := r.remove(ctx, id); err != nil {
 		return err
 	}
-	err := errors.Join(removeCgroups(id), d.runtime.forget(id), d.removeLayer(id))
+	err = errors.Join(removeCgroups(id), r.forget(id), d.removeLayer(id))
 	if err != nil {
 		return fmt.Errorf("cannot remove all of runner %s: %w", id, err)
 	}
@@ -150,8 +195,8 @@ func (d *Driver) Destroy(ctx context.Context, id string) error {
 
 // end kills all processes of a runner and waits for process 1 to end. It is
 // quicker than the runtimes' own ways, which look ten times a second.
-func (d *Driver) end(ctx context.Context, id string) error {
-	if d.runtime.name == crun || d.host.rootless != nil {
+func (d *Driver) end(ctx context.Context, r *runtime, id string) error {
+	if r.name == crun || d.host.rootless != nil {
 		if err := killMakers(ctx, id, d.bundle(id)); err != nil {
 			return err
 		}

@@ -74,6 +74,7 @@ type Driver struct {
 	host    host
 	runtime *runtime
 	bundles string // directory of bundles, one for each runner
+	others  sync.Map // runtimes that earlier services used, by their path
 	reaper  reaper
 	jobs    sync.WaitGroup // processes of the runtime that nobody waits for any more
 

@@ -18,6 +18,7 @@ const (
 	noteSession  = "aivory.session_id"
 	noteCreated  = "aivory.created_at"
 	noteInstance = "aivory.instance"
+	noteRuntime  = "aivory.runtime"
 	noteImage    = image.Annotation
 )
 
@@ -51,6 +52,7 @@ func (d *Driver) config(spec runner.Spec, img *image.Image, root string) (*specs
 		Annotations: map[string]string{
 			noteSession:  spec.SessionID,
 			noteCreated:  strconv.FormatInt(spec.CreatedAt.Unix(), 10),
+			noteRuntime:  d.runtime.path,
 			noteInstance: d.cfg.Instance,
 			noteImage:    img.Digest,
 		},
