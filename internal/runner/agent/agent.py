@@ -1527,14 +1527,19 @@ class Agent:
         self.stream.put(BEAT)
         self.stream.flush()
         started = time.monotonic()
-        try:
-            run.start(name, code)
-            run.watch(started + request["timeout"])
-            if run.untouched():
-                run.restart(fork_child(self), name, code)
+        for again in (False, True):
+            if again:
+                # Not within try: the child leaves by raising Program, and what it
+                # has of the descriptors of the first is the program's to see.
+                run.child.close()
+                run.restart(fork_child(self))
+            try:
+                run.start(name, code)
                 run.watch(started + request["timeout"])
-        finally:
-            settle()
+            finally:
+                settle()
+            if not run.untouched():
+                break
         run.drain()
         wall = time.monotonic() - started
         remove_cell(self.cells, name)
@@ -1811,7 +1816,7 @@ class Run:
         self.left = {STDOUT: request["max_output"], STDERR: request["max_output"]}
         self.truncated = {STDOUT: False, STDERR: False}
         self.code, self.reason, self.cpu, self.rss, self.oom_kills = 137, "signal", 0.0, 0, 0
-        self.ended = self.announced = self.interrupted = self.swept = False
+        self.ended = self.announced = self.cancelled = self.interrupted = self.swept = False
         self.oom_before, self.tasks = agent.oom.read(), agent.tasks.read()
 
     def start(self, name, code):
@@ -1826,17 +1831,15 @@ class Run:
         short of memory, and a process that it has killed looks alive for as long
         as it gets no turn to die. The pipe, which this process keeps open, tells
         what was read."""
-        if not self.ended or self.code != 137 or self.reason not in ("signal", "oom"):
+        if not self.ended or self.cancelled or self.code != 137 or self.reason not in ("signal", "oom"):
             return False
         unread = fcntl.ioctl(self.child.go, FIONREAD, bytes(4))
         return int.from_bytes(unread, sys.byteorder) == self.given
 
-    def restart(self, child, name, code):
-        """Has another child run the program."""
-        self.child.close()
-        self.child, self.ended = child, False
+    def restart(self, child):
+        """Has another child for the program."""
+        self.child, self.ended, self.swept = child, False, False
         self.oom_before, self.tasks = self.agent.oom.read(), self.agent.tasks.read()
-        self.start(name, code)
 
     def feed(self):
         """Gives the child more of its program. One that does not read, for a
@@ -1886,6 +1889,7 @@ class Run:
                 kind, gently = stream.read()
                 if kind != CANCEL:
                     os._exit(2)
+                self.cancelled = True
                 if not gently:
                     self.reason, self.ended, self.interrupted = "cancelled", True, False
                 elif termed is None and not self.interrupted:

@@ -110,18 +110,46 @@ for p in ('/tmp', '/home/sandbox', '/dev/shm', '/workspace'):
 		b.works(t)
 		// One that is stopped has the program and does not read it, like one that
 		// was killed and gets no turn to die.
+		// What runs then has the usual descriptors, and is not kept waiting.
+		look := `
+import os, resource
+print(sorted(os.listdir('/proc/self/fd')), resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw < 1000)
+`
+		want := b.run(t, look).out
 		time.Sleep(300 * time.Millisecond)
 		signal("STOP")
 		var run sync.WaitGroup
 		run.Go(func() {
-			o, err := b.try(t.Context(), "print(1)")
+			o, err := b.try(t.Context(), look)
 			if err != nil {
 				t.Error(err)
-			} else if o.out != "1\n" || o.ExitCode != 0 {
-				t.Errorf("printed %q, exit code %d: %s", o.out, o.ExitCode, o.err)
+			} else if o.out != want || !strings.HasSuffix(want, "True\n") || o.ExitCode != 0 {
+				t.Errorf("printed %q, not %q, exit code %d: %s", o.out, want, o.ExitCode, o.err)
 			}
 		})
 		time.Sleep(500 * time.Millisecond)
+		signal("KILL")
+		run.Wait()
+		b.works(t)
+		if s.opts.OwnMemory {
+			return // nobody is killed there for want of memory
+		}
+		// A program that has been cancelled is not given to another.
+		time.Sleep(300 * time.Millisecond)
+		signal("STOP")
+		interrupt := make(chan struct{})
+		run.Go(func() {
+			o, err := b.try(t.Context(), "print(1)", func(req *runner.ExecRequest) { req.Interrupt = interrupt })
+			if err != nil {
+				t.Error(err)
+			} else if o.out != "" || o.Usage.OOMKills == 0 || o.Reason != runner.ReasonCancelled && o.Reason != runner.ReasonOOM {
+				t.Errorf("%s, printed %q, %d kills", o.Reason, o.out, o.Usage.OOMKills)
+			}
+		})
+		time.Sleep(300 * time.Millisecond)
+		close(interrupt)
+		time.Sleep(300 * time.Millisecond)
+		b.command(t, "", "sh", "-c", `exec 2>/dev/null; echo 1000 >/proc/self/oom_score_adj; python3 -c 'x = bytearray(6 << 30)'; true`)
 		signal("KILL")
 		run.Wait()
 		b.works(t)
