@@ -280,7 +280,7 @@ class Child:
 
     def __init__(self):
         self.go, self.done, self.out, self.err = -1, -1, -1, -1
-        self.pid = 0
+        self.pid, self.tasks = 0, 0  # threads in the runner when it had just begun
 
     def close(self):
         for fd in (self.go, self.done, self.out, self.err):
@@ -375,6 +375,7 @@ def fork_child(agent):
     out_r, out_w = os.pipe()
     err_r, err_w = os.pipe()
     for attempt in range(500):
+        tasks = agent.tasks.read(-1) + 1
         started = time.monotonic()
         try:
             pid = os.fork()
@@ -392,6 +393,7 @@ def fork_child(agent):
             os.close(fd)
         child = Child()
         child.pid, child.go, child.done, child.out, child.err = pid, go_w, done_r, out_r, err_r
+        child.tasks = tasks
         for fd in (out_r, err_r, done_r, go_w):
             os.set_blocking(fd, False)
         return child
@@ -1551,7 +1553,7 @@ class Agent:
         the only one there is, and has said that it is done, nothing is to be
         seen to; it goes after the answer. Else all is swept, and what was killed
         in the middle of a system call is waited for: it may be writing."""
-        if run.announced and self.tasks.read(run.tasks + 1) <= run.tasks:
+        if run.announced and self.tasks.read(run.child.tasks + 1) <= run.child.tasks:
             return
         sweep()
         run.swept = True
@@ -1817,7 +1819,7 @@ class Run:
         self.truncated = {STDOUT: False, STDERR: False}
         self.code, self.reason, self.cpu, self.rss, self.oom_kills = 137, "signal", 0.0, 0, 0
         self.ended = self.announced = self.cancelled = self.interrupted = self.swept = False
-        self.oom_before, self.tasks = agent.oom.read(), agent.tasks.read()
+        self.oom_before = agent.oom.read()
 
     def start(self, name, code):
         body = name.encode() + code
@@ -1839,7 +1841,7 @@ class Run:
     def restart(self, child):
         """Has another child for the program."""
         self.child, self.ended, self.swept = child, False, False
-        self.oom_before, self.tasks = self.agent.oom.read(), self.agent.tasks.read()
+        self.oom_before = self.agent.oom.read()
 
     def feed(self):
         """Gives the child more of its program. One that does not read, for a

@@ -101,6 +101,33 @@ if os.fork() == 0:
 			t.Logf("%d %s in %v", o.ExitCode, o.Reason, took)
 		})
 	}
+	t.Run("OlderThanTheRun", func(t *testing.T) {
+		s.skip(t)
+		// What a process does as it waits for a program may leave others as well.
+		b := s.sandbox(t)
+		b.run(t, `
+import os, site
+d = site.getusersitepackages()
+os.makedirs(d)
+open(d + '/usercustomize.py', 'w').write("""
+import os
+if os.fork() == 0:
+    os.setsid()
+    with open('/workspace/outputs/%d' % os.getpid(), 'ab', buffering=0) as f:
+        while True: f.write(b'x')
+""")
+`)
+		time.Sleep(200 * time.Millisecond)
+		o := b.run(t, "print(1)")
+		if len(o.files) == 0 || o.out != "1\n" {
+			t.Fatalf("%s, %q, files %q: %s", o.Reason, o.out, o.paths(), o.err)
+		}
+		for _, f := range o.files {
+			if now := b.get(t, "outputs/"+f.path); now != string(f.content) {
+				t.Errorf("a file of %d bytes was written to while it was taken, and has %d", len(f.content), len(now))
+			}
+		}
+	})
 }
 
 // unplugged is a driver whose first stream can be closed behind the back of its
