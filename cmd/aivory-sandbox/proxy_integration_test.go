@@ -69,14 +69,17 @@ func startProxy(t *testing.T) string {
 	return address
 }
 
-// asker returns a function that sends a request to the proxy and returns the
-// answer's status and the beginning of its text.
-func asker(t *testing.T, c *http.Client, address string) func(method, path, body string) (int, string) {
-	return func(method, path, body string) (int, string) {
+// asker returns a function that sends a request to the proxy, with a header of more,
+// and returns the answer's status and the beginning of its text.
+func asker(t *testing.T, c *http.Client, address string) func(method, path, body string, more ...string) (int, string) {
+	return func(method, path, body string, more ...string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequest(method, "http://"+address+path, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
+		}
+		for _, header := range more {
+			req.Header.Set("X-More", header)
 		}
 		switch {
 		case strings.HasPrefix(body, "{"):
@@ -159,29 +162,47 @@ func TestSocketProxy(t *testing.T) {
 		"a mount of the other kind":                        change(`"Binds":null`, `"Mounts":[{"Type":"bind","Source":"/","Target":"/h"}]`),
 		"a host mount, by a letter that Go takes for an s": change(`"Binds":null`, "\"Bind\u017f\":[\"/:/host\"]"),
 		"a network, by a letter that Go takes for a k":     change(`"Binds":null`, "\"Networ\u212aMode\":\"host\""),
-		"a device":                    change(`"Binds":null`, `"Devices":[{"PathOnHost":"/dev/sda"}]`),
-		"a capability":                change(`"Binds":null`, `"CapAdd":["SYS_ADMIN"]`),
-		"another image":               change(`aivory-sandbox:latest`, `debian:latest`),
-		"another image beside it":     change(`"User"`, `"image":"debian:latest","User"`),
-		"root":                        change(`65534:65534`, `0:0`),
-		"the host's network":          change(`"NetworkMode":"none"`, `"NetworkMode":"host"`),
-		"a network":                   change(`"NetworkMode":"none"`, `"NetworkMode":"bridge"`),
-		"the host's processes":        change(`"Binds":null`, `"PidMode":"host"`),
-		"another's processes":         change(`"Binds":null`, `"PidMode":"container:x"`),
-		"the host's memory":           change(`"IpcMode":"private"`, `"IpcMode":"host"`),
-		"no seccomp":                  change(`"no-new-privileges"`, `"no-new-privileges","seccomp=unconfined"`),
-		"new privileges":              change(`"no-new-privileges"`, `"apparmor=x"`),
-		"no security options":         change(`"Binds":null`, `"securityopt":[]`),
-		"all capabilities":            change(`["ALL"]`, `[]`),
-		"what is too long to look at": change(`"Cmd"`, `"Env":["A=`+strings.Repeat("x", 200000)+`"],"Cmd"`),
+		"a device":                     change(`"Binds":null`, `"Devices":[{"PathOnHost":"/dev/sda"}]`),
+		"a capability":                 change(`"Binds":null`, `"CapAdd":["SYS_ADMIN"]`),
+		"another image":                change(`aivory-sandbox:latest`, `debian:latest`),
+		"another image beside it":      change(`"User"`, `"image":"debian:latest","User"`),
+		"root":                         change(`65534:65534`, `0:0`),
+		"the host's network":           change(`"NetworkMode":"none"`, `"NetworkMode":"host"`),
+		"a network":                    change(`"NetworkMode":"none"`, `"NetworkMode":"bridge"`),
+		"the host's processes":         change(`"Binds":null`, `"PidMode":"host"`),
+		"another's processes":          change(`"Binds":null`, `"PidMode":"container:x"`),
+		"the host's memory":            change(`"IpcMode":"private"`, `"IpcMode":"host"`),
+		"no seccomp":                   change(`"no-new-privileges"`, `"no-new-privileges","seccomp=unconfined"`),
+		"new privileges":               change(`"no-new-privileges"`, `"apparmor=x"`),
+		"no security options":          change(`"Binds":null`, `"securityopt":[]`),
+		"all capabilities":             change(`["ALL"]`, `[]`),
+		"a capability that is no list": change(`"Binds":null`, `"CapAdd":"SYS_ADMIN"`),
+		"new privileges, as a number":  change(`"no-new-privileges"`, `"no-new-privileges","no-new-privileges=0"`),
+		"a label":                      change(`"no-new-privileges"`, `"no-new-privileges","label=type:spc_t"`),
+		"cgroups to write to":          change(`"no-new-privileges"`, `"no-new-privileges","seccomp={}","writable-cgroups=true"`),
+		"output for the network":       change(`"Binds":null`, `"LogConfig":{"Type":"syslog","Config":{"syslog-address":"udp://127.0.0.1:9"}}`),
+		"output for it, in disguise":   change(`"Binds":null`, `"logconfig":{"Type":"none","Config":null,"type":"gelf"}`),
+		"what is too long to look at":  change(`"Cmd"`, `"Env":["A=`+strings.Repeat("x", 200000)+`"],"Cmd"`),
 	} {
 		if status, text := ask("POST", name, body); status < 400 || status == http.StatusConflict || status == http.StatusInternalServerError {
 			t.Errorf("%s: %d %s", what, status, text)
 			_, _ = ask("DELETE", removed, "")
 		}
 	}
-	if status, text := ask("POST", "/containers/create?name=other", good); status != http.StatusForbidden {
-		t.Errorf("another name: %d %s", status, text)
+	for _, other := range []string{"/containers/create?name=other", strings.Replace(name, "?", "?name=other&", 1)} {
+		if status, text := ask("POST", other, good); status != http.StatusForbidden {
+			t.Errorf("another name, %s: %d %s", other, status, text)
+			_, _ = ask("DELETE", "/containers/other?force=1", "")
+		}
+	}
+	// What comes last does not fit into the proxy's memory, beside long headers.
+	long, header := `,"Env":["A=`+strings.Repeat("x", 110_000)+`"],`, strings.Repeat("h", 30_000)
+	if status, text := ask("POST", name, strings.TrimSuffix(good, "}")+long+`"hostconfig":{"Privileged":true}}`, header); status != http.StatusForbidden {
+		t.Errorf("privileged, behind much else: %d %s", status, text)
+		_, _ = ask("DELETE", removed, "")
+	}
+	if status, text := ask("POST", "/containers/aivory-sbx-"+session.id+"/exec", `{"Cmd":["id"],"User":"1000:1000"`+long+`"Privileged":true}`, header); status != http.StatusForbidden {
+		t.Errorf("a privileged command, behind much else: %d %s", status, text)
 	}
 	// A form has the last word over a query.
 	if status, text := ask("POST", "/images/create?fromImage=aivory-sandbox&tag=latest", "fromImage=&fromSrc=http://evil/x.tar&repo=aivory-sandbox"); status != http.StatusForbidden {
