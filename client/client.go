@@ -37,7 +37,8 @@ type Option func(*Client)
 // WithHTTPClient makes the calls with another HTTP client. A timeout of its own
 // bounds whole requests, runs and transfers included. A transport of its own should
 // have an ExpectContinueTimeout, as the default one does, for uploads that the
-// service refuses.
+// service refuses. Redirects are errors, for the service has none and what follows
+// one is another request, unless a CheckRedirect of its own follows them.
 func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h } }
 
 // New returns a client of the service at a URL such as http://127.0.0.1:48217. It
@@ -53,6 +54,11 @@ func New(baseURL, key string, options ...Option) (*Client, error) {
 	c := &Client{base: base, key: key, http: http.DefaultClient}
 	for _, o := range options {
 		o(c)
+	}
+	if c.http.CheckRedirect == nil {
+		h := *c.http // others may use it
+		h.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		c.http = &h
 	}
 	return c, nil
 }

@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -513,4 +515,71 @@ func TestLargeBodiesAreAskedFor(t *testing.T) {
 			t.Fatalf("a file of unknown length: %v", err)
 		}
 	}
+}
+
+// TestRedirects: one would make another request of a call, and could carry a
+// store's keys to another host.
+func TestRedirects(t *testing.T) {
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		elsewhere, _ := newServer(t, func(w http.ResponseWriter, r *http.Request, body map[string]any) {
+			fmt.Fprint(w, "{}")
+		})
+		s, c := newServer(t, func(w http.ResponseWriter, r *http.Request, body map[string]any) {
+			http.Redirect(w, r, elsewhere.URL+r.URL.Path, status)
+		})
+		var e *Error
+		if err := c.Session(id1).Delete(t.Context(), DeleteOptions{Storage: &Storage{S3SecretKey: "secret"}}); !errors.As(err, &e) || e.Status != status {
+			t.Errorf("%d: got %v", status, err)
+		}
+		if asked := s.asked() + elsewhere.asked(); asked != "DELETE /sessions/"+id1 {
+			t.Errorf("%d: asked %s", status, asked)
+		}
+	}
+	// Whoever wants them says so.
+	s, _ := newServer(t, func(w http.ResponseWriter, r *http.Request, body map[string]any) {
+		if r.URL.Path == "/healthz" {
+			http.Redirect(w, r, "/there", 302)
+			return
+		}
+		fmt.Fprint(w, `{"ok":true}`)
+	})
+	h := *s.Client()
+	h.CheckRedirect = func(*http.Request, []*http.Request) error { return nil }
+	c, err := New(s.URL, "key", WithHTTPClient(&h))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if health, err := c.Health(t.Context()); err != nil || !health.OK {
+		t.Errorf("got %v, %v", health, err)
+	}
+}
+
+// TestDirectoryAsBody: it can seek, and says that it has no end.
+func TestDirectoryAsBody(t *testing.T) {
+	_, c := newServer(t, func(w http.ResponseWriter, r *http.Request, body map[string]any) {})
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if err := c.Session(id1).WriteFile(t.Context(), "x", dir); err == nil || !strings.Contains(err.Error(), "is a directory") {
+		t.Errorf("got %v", err)
+	}
+	endless := struct {
+		io.Reader
+		io.Seeker
+	}{strings.NewReader("x"), seeker(math.MaxInt64)}
+	if err := c.Session(id1).WriteFile(t.Context(), "x", endless); err != nil {
+		t.Errorf("got %v", err)
+	}
+}
+
+// seeker says that it stands at its start, or that its end is there.
+type seeker int64
+
+func (s seeker) Seek(_ int64, whence int) (int64, error) {
+	if whence == io.SeekEnd {
+		return int64(s), nil
+	}
+	return 0, nil
 }

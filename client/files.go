@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 )
@@ -116,7 +117,9 @@ func measure(s io.Seeker) (start, size int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	_, err = s.Seek(start, io.SeekStart)
+	if _, err = s.Seek(start, io.SeekStart); err == nil && end > math.MaxInt64/2 {
+		err = errors.New("there is no end") // of a directory, say
+	}
 	return start, max(end-start, 0), err
 }
 
