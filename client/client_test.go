@@ -520,7 +520,7 @@ func TestLargeBodiesAreAskedFor(t *testing.T) {
 // TestRedirects: one would make another request of a call, and could carry a
 // store's keys to another host.
 func TestRedirects(t *testing.T) {
-	for _, status := range []int{301, 302, 303, 307, 308} {
+	for _, status := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
 		elsewhere, _ := newServer(t, func(w http.ResponseWriter, r *http.Request, body map[string]any) {
 			fmt.Fprint(w, "{}")
 		})
@@ -538,7 +538,7 @@ func TestRedirects(t *testing.T) {
 	// Whoever wants them says so.
 	s, _ := newServer(t, func(w http.ResponseWriter, r *http.Request, body map[string]any) {
 		if r.URL.Path == "/healthz" {
-			http.Redirect(w, r, "/there", 302)
+			http.Redirect(w, r, "/there", http.StatusFound)
 			return
 		}
 		fmt.Fprint(w, `{"ok":true}`)
