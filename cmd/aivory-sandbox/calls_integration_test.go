@@ -71,6 +71,19 @@ sys.exit(3)`)
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
+	// What stands in the way of one file is not the end of the others.
+	if err := os.Mkdir(filepath.Join(out, "in-the-way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	several := script(t, `for name in ("a", "in-the-way", "z"): open("/workspace/outputs/" + name, "w").write(name)`)
+	if _, stderr := s.says(t, 1, "run", several, "--out", out); !strings.Contains(stderr, "in-the-way") {
+		t.Errorf("a file that cannot be saved: %q", stderr)
+	}
+	for _, name := range []string{"a", "z"} {
+		if got, err := os.ReadFile(filepath.Join(out, name)); err != nil || string(got) != name {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
 	if _, stderr := s.says(t, 0, "run", script(t, `open("/workspace/outputs/x", "w")`)); !strings.Contains(stderr, "--out DIR saves") {
 		t.Errorf("a file that is not saved: %q", stderr)
 	}

@@ -139,20 +139,25 @@ func (c runCommand) save(files []client.File, stderr io.Writer) error {
 		return fmt.Errorf("cannot save files: %w", err)
 	}
 	defer dir.Close()
+	var problems []error // one does not keep the others from being saved
 	for _, f := range files {
-		name := f.Path
-		if name == "" {
-			name = f.Name
-		}
-		name = filepath.FromSlash(name)
-		if err := dir.MkdirAll(filepath.Dir(name), 0o777); err != nil {
-			return fmt.Errorf("cannot save a file: %w", err)
-		}
-		if err := dir.WriteFile(name, f.Data, 0o666); err != nil {
-			return fmt.Errorf("cannot save a file: %w", err)
+		if err := saveFile(dir, f); err != nil {
+			problems = append(problems, fmt.Errorf("cannot save a file: %w", err))
 		}
 	}
-	return nil
+	return errors.Join(problems...)
+}
+
+func saveFile(dir *os.Root, f client.File) error {
+	name := f.Path
+	if name == "" {
+		name = f.Name
+	}
+	name = filepath.FromSlash(name)
+	if err := dir.MkdirAll(filepath.Dir(name), 0o777); err != nil {
+		return err
+	}
+	return dir.WriteFile(name, f.Data, 0o666)
 }
 
 // interruptions turns signals into the end of a run.
