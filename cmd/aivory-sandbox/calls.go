@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -177,6 +178,9 @@ func (c fileGet) Run(i *invocation) error {
 		_, err := io.Copy(i.stdout, file)
 		return err
 	}
+	if info, err := os.Stat(c.Target); err == nil && !info.Mode().IsRegular() {
+		return writeInto(c.Target, file) // a device or a pipe stays what it is
+	}
 	// Whole or not at all.
 	target, err := renameio.NewPendingFile(c.Target, renameio.WithPermissions(0o644))
 	if err != nil {
@@ -187,6 +191,17 @@ func (c fileGet) Run(i *invocation) error {
 		return fmt.Errorf("cannot save the file: %w", err)
 	}
 	return target.CloseAtomicallyReplace()
+}
+
+func writeInto(path string, in io.Reader) error {
+	out, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("cannot save the file: %w", err)
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		return fmt.Errorf("cannot save the file: %w", errors.Join(err, out.Close()))
+	}
+	return out.Close()
 }
 
 type fileList struct {

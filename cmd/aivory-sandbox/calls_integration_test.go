@@ -162,6 +162,24 @@ func TestSessionAndFileCommands(t *testing.T) {
 	if text, err := os.ReadFile(target); err != nil || string(text) != "hello" {
 		t.Errorf("got %q, %v", text, err)
 	}
+	// A pipe or a device is written to, and not replaced by a file.
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(pipe, os.O_RDWR, 0) // so that nobody waits for another
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	s.says(t, 0, "file", "get", id, "a/b.txt", pipe)
+	if info, err := os.Stat(pipe); err != nil || info.Mode().Type() != os.ModeNamedPipe {
+		t.Fatalf("the pipe is %v, %v", info, err)
+	}
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(reader, got); err != nil || string(got) != "hello" {
+		t.Errorf("got %q, %v", got, err)
+	}
 	if stdout, _ := s.says(t, 0, "run", "--session", id, script(t, "print(open('a/b.txt').read())")); stdout != "hello\n" {
 		t.Errorf("ran: %q", stdout)
 	}
