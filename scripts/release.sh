@@ -37,6 +37,7 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || 
 [[ $SOURCE_DATE_EPOCH =~ ^[0-9]+$ ]] || die 'this is no git repository: SOURCE_DATE_EPOCH has to be set'
 export SOURCE_DATE_EPOCH
 owner=${OWNER:-hjxwz123}
+[[ $owner =~ ^[a-z0-9]+([._/-][a-z0-9]+)*$ ]] || die "OWNER is no part of an image's name: '$owner'"
 revision=$(git rev-parse HEAD 2>/dev/null || true)
 
 # What would make the bytes this machine's.
@@ -51,6 +52,8 @@ fi
 mkdir -p "$out"
 work=$(mktemp -d "$out/.work-XXXXXX")
 trap 'rm -rf "$work"' EXIT
+made=$work/made # what is half done never is in the directory
+mkdir "$made"
 if [ -n "$service$runner" ]; then
     go_toolchain
     go build -o "$work/release" ./internal/tools/release
@@ -67,7 +70,7 @@ archive() {
 image() {
     "$work/release" image --root "$3" --dockerfile "$2" --platform "linux/$4" --reference "ghcr.io/$owner/$1:$version" \
         --label "org.opencontainers.image.version=$version" ${revision:+--label "org.opencontainers.image.revision=$revision"} \
-        --out "$out/$1_${version}_linux_$4.oci.tar"
+        --out "$made/$1_${version}_linux_$4.oci.tar"
 }
 
 service() {
@@ -81,8 +84,8 @@ service() {
     install -m 0755 "$root/usr/local/bin/aivory-sandbox" "$files/$name/"
     install -m 0644 LICENSE README.md CHANGELOG.md docker-compose.yml "$files/$name/"
     install -m 0644 deploy/* "$files/$name/deploy/"
-    archive "$files" "$name" | gzip -n -9 >"$out/$name.tar.gz"
-    "$work/release" sbom --program "$root/usr/local/bin/aivory-sandbox" --name aivory-sandbox --version "$version" --out "$out/$name.cdx.json"
+    archive "$files" "$name" | gzip -n -9 >"$made/$name.tar.gz"
+    "$work/release" sbom --program "$root/usr/local/bin/aivory-sandbox" --name aivory-sandbox --version "$version" --out "$made/$name.cdx.json"
 }
 
 runner() {
@@ -91,7 +94,7 @@ runner() {
     say "runner image, $arch"
     images/runner/build.sh --rootfs "$work/runner.tar" >&2
     image aivory-sandbox Dockerfile.runner "$work/runner.tar" "$arch"
-    "$work/release" sbom --root "$work/runner.tar" --name aivory-sandbox-runner --version "$version" --out "$out/aivory-sandbox-runner_${version}_linux_$arch.cdx.json"
+    "$work/release" sbom --root "$work/runner.tar" --name aivory-sandbox-runner --version "$version" --out "$made/aivory-sandbox-runner_${version}_linux_$arch.cdx.json"
     say "only for $arch: the runner image is made of packages that run their scripts, so each architecture is built on a machine of its own, as .github/workflows/release.yml does"
 }
 
@@ -103,6 +106,7 @@ if [ -n "$runner" ]; then
     command -v dpkg >/dev/null || die 'the runner image needs a Debian machine; --service leaves it out'
     runner
 fi
+find "$made" -type f -exec mv -f -t "$out" {} +
 (cd "$out" && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs -r sha256sum >"$work/sums" && mv "$work/sums" SHA256SUMS)
 say "made $out"
 cat "$out/SHA256SUMS"

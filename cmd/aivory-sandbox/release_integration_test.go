@@ -260,3 +260,26 @@ func TestReleaseRunner(t *testing.T) {
 		t.Errorf("the second is another: %v: %s", err, out)
 	}
 }
+
+// TestReleaseBrokenOff: what is half done is not in the directory, where the next
+// call would vouch for it.
+func TestReleaseBrokenOff(t *testing.T) {
+	dir, programs := copyTree(t), t.TempDir()
+	if err := os.WriteFile(filepath.Join(programs, "gzip"), []byte("#!/bin/sh\nhead -c 1000\nkill -TERM $PPID\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, environ := range [][]string{
+		{"OWNER=someone", "PATH=" + programs + ":" + os.Getenv("PATH")},
+		{"OWNER=../someone"}, {"OWNER=Someone"}, {"OWNER=some one"},
+	} {
+		cmd := exec.Command("scripts/release.sh", "--service", releaseVersion)
+		cmd.Dir = dir
+		cmd.Env = append(append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000"), environ...)
+		if out, err := cmd.CombinedOutput(); err == nil {
+			t.Errorf("%q made a release: %s", environ, out)
+		}
+		if left, err := os.ReadDir(filepath.Join(dir, "dist")); err != nil && !errors.Is(err, fs.ErrNotExist) || len(left) > 0 {
+			t.Errorf("%q left %v, %v", environ, left, err)
+		}
+	}
+}
