@@ -7,12 +7,14 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -227,5 +229,49 @@ func TestDoctorCommand(t *testing.T) {
 	}
 	if left := must(filepath.Glob(made)); !slices.Equal(left, others) {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// TestSecondSignalLeaves: also where the service does not answer the first.
+func TestSecondSignalLeaves(t *testing.T) {
+	cancels, over := make(chan struct{}), make(chan struct{})
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		switch r.URL.Path {
+		case "/sessions":
+			_, _ = io.WriteString(w, `{"session_id":"`+strings.Repeat("1", 32)+`"}`)
+		case "/exec/stream":
+			_, _ = io.WriteString(w, "event: stdout\ndata: {\"text\":\"begun\"}\n\n")
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-r.Context().Done():
+			case <-over:
+			}
+		case "/exec/cancel":
+			close(cancels)
+			<-over
+		default:
+			_, _ = io.WriteString(w, "{}")
+		}
+	}))
+	defer service.Close()
+	release := sync.OnceFunc(func() { close(over) })
+	defer release()
+	cmd := (&testService{url: service.URL}).call(t.Context(), "run", script(t, "print(1)"))
+	out := must(cmd.StdoutPipe())
+	must(0, cmd.Start())
+	if _, err := io.ReadFull(out, make([]byte, 5)); err != nil {
+		t.Error(err)
+	}
+	must(0, cmd.Process.Signal(syscall.SIGINT))
+	<-cancels
+	must(0, cmd.Process.Signal(syscall.SIGINT))
+	began := time.Now()
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
+		t.Errorf("ended with %v", err)
+	}
+	// The first is waited for five seconds.
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("it took %v", took)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -178,6 +179,11 @@ func interrupts(leave context.CancelCauseFunc) *interruptions {
 	signal.Notify(n.signals, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
 		defer close(n.ended)
+		// A second signal does not wait for the service's word about the first.
+		var cancels sync.WaitGroup
+		defer cancels.Wait()
+		ctx, end := context.WithCancel(context.Background())
+		defer end()
 		for {
 			select {
 			case <-n.over:
@@ -185,9 +191,15 @@ func interrupts(leave context.CancelCauseFunc) *interruptions {
 			case <-n.signals:
 			}
 			session := n.session.Load()
-			if n.came.Swap(true) || session == nil || !cancelRun(session) {
+			if n.came.Swap(true) || session == nil {
 				leave(errInterrupted)
+				continue
 			}
+			cancels.Go(func() {
+				if !cancelRun(ctx, session) {
+					leave(errInterrupted)
+				}
+			})
 		}
 	}()
 	return n
@@ -195,8 +207,8 @@ func interrupts(leave context.CancelCauseFunc) *interruptions {
 
 // cancelRun interrupts the run that a session has in hand, and tells whether it
 // did.
-func cancelRun(session *client.Session) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+func cancelRun(ctx context.Context, session *client.Session) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	was, err := session.Cancel(ctx)
 	return was && err == nil
