@@ -73,7 +73,7 @@ type Driver struct {
 	profile []byte // seccomp, in Docker's format
 	host    host
 	runtime *runtime
-	bundles string // directory of bundles, one for each runner
+	bundles string   // directory of bundles, one for each runner
 	others  sync.Map // runtimes that earlier services used, by their path
 	reaper  reaper
 	jobs    sync.WaitGroup // processes of the runtime that nobody waits for any more
