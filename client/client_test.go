@@ -320,6 +320,45 @@ func TestLostSession(t *testing.T) {
 	}
 }
 
+func TestADirectoryIsNoBody(t *testing.T) {
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		answer(w, http.StatusRequestEntityTooLarge, `{"detail":"request body too large"}`)
+	}))
+	defer server.Close()
+	c, err := New(server.URL, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	err = c.Session(id1).WriteFile(t.Context(), "x", endless{dir})
+	if err == nil || !strings.Contains(err.Error(), dir.Name()+": is a directory") {
+		t.Errorf("written: %v", err)
+	}
+	_, err = c.PutObject(t.Context(), Storage{}, "x", "", 0, endless{dir})
+	if err == nil || !strings.Contains(err.Error(), dir.Name()+": is a directory") {
+		t.Errorf("stored: %v", err)
+	}
+	if asked > 0 {
+		t.Errorf("%d requests were made", asked)
+	}
+}
+
+// endless is a directory as some file systems have it: with its end where no file has.
+type endless struct{ *os.File }
+
+func (e endless) Seek(offset int64, whence int) (int64, error) {
+	if whence == io.SeekEnd {
+		return math.MaxInt64, nil
+	}
+	return e.File.Seek(offset, whence)
+}
+
 func TestFiles(t *testing.T) {
 	stored := map[string]string{}
 	var length int64

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"net/http"
 	"strings"
+	"syscall"
 )
 
 // FileInfo is one entry of a listing.
@@ -50,7 +52,10 @@ func (s *Session) ResetInputs(ctx context.Context) error {
 // sent, so memory does not grow with it. A file that was there is replaced as a
 // whole or not at all. A body that can seek is read from where it stands.
 func (s *Session) WriteFile(ctx context.Context, path string, body io.Reader) error {
-	sent := newUpload(body)
+	sent, err := newUpload(body)
+	if err != nil {
+		return err
+	}
 	return s.do(ctx, sent.again, func(id string) error {
 		return markLost(sent.send(ctx, s.client, "/files", map[string]any{"session_id": id, "path": path}, nil))
 	})
@@ -64,7 +69,21 @@ type upload struct {
 	size   int64 // -1 where it is not known
 }
 
-func newUpload(body io.Reader) *upload {
+// newUpload refuses a directory, which opens as a file does.
+func newUpload(body io.Reader) (*upload, error) {
+	if f, ok := body.(interface{ Stat() (fs.FileInfo, error) }); ok {
+		info, err := f.Stat()
+		if err != nil {
+			return nil, fmt.Errorf("cannot read what is to be sent: %w", err)
+		}
+		if info.IsDir() {
+			name := info.Name()
+			if f, ok := body.(interface{ Name() string }); ok {
+				name = f.Name()
+			}
+			return nil, fmt.Errorf("cannot read what is to be sent: %w", &fs.PathError{Op: "read", Path: name, Err: syscall.EISDIR})
+		}
+	}
 	u := &upload{body: body, size: -1}
 	if seeker, ok := body.(io.Seeker); ok {
 		// A pipe that is a file cannot.
@@ -72,7 +91,7 @@ func newUpload(body io.Reader) *upload {
 			u.seeker, u.start, u.size = seeker, start, size
 		}
 	}
-	return u
+	return u, nil
 }
 
 // again makes ready to send the body once more.

@@ -49,7 +49,10 @@ func (c *Client) PutObject(ctx context.Context, storage Storage, key, contentTyp
 	if expires > 0 {
 		fields["expires_in"] = int64(max(expires/time.Second, 1))
 	}
-	err = newUpload(body).send(ctx, c, "/storage/put", fields, &o)
+	sent, err := newUpload(body)
+	if err == nil {
+		err = sent.send(ctx, c, "/storage/put", fields, &o)
+	}
 	return o, err
 }
 
