@@ -24,8 +24,8 @@ type sessionCommands struct {
 }
 
 type sessionCreate struct {
-	IdleTTL    time.Duration `name:"idle-ttl" placeholder:"DURATION" help:"Idle time after which it is released, such as 1h."`
-	ArchiveKey string        `name:"archive-key" placeholder:"KEY" help:"Name of the workspace's archive in the service's local storage; it is restored from there and kept there."`
+	IdleTTL    positive `name:"idle-ttl" placeholder:"DURATION" help:"Idle time after which it is released, such as 1h."`
+	ArchiveKey string   `name:"archive-key" placeholder:"KEY" help:"Name of the workspace's archive in the service's local storage; it is restored from there and kept there."`
 }
 
 func (c sessionCreate) Run(i *invocation) error {
@@ -33,7 +33,7 @@ func (c sessionCreate) Run(i *invocation) error {
 	if err != nil {
 		return err
 	}
-	options := client.CreateOptions{IdleTTL: c.IdleTTL, ArchiveKey: c.ArchiveKey}
+	options := client.CreateOptions{IdleTTL: time.Duration(c.IdleTTL), ArchiveKey: c.ArchiveKey}
 	if c.ArchiveKey != "" {
 		options.Storage = &client.Storage{Provider: "local"}
 	}
@@ -41,8 +41,28 @@ func (c sessionCreate) Run(i *invocation) error {
 	if err != nil {
 		return fmt.Errorf("cannot make a session: %w", err)
 	}
-	_, err = fmt.Fprintln(i.stdout, s.ID())
-	return err
+	if _, err := fmt.Fprintln(i.stdout, s.ID()); err != nil {
+		return err
+	}
+	if c.ArchiveKey != "" {
+		// An older service does not tell.
+		if info, err := s.Info(i.ctx); err == nil && info.Provider == "" {
+			i.say("the service has no local storage (SANDBOX_LOCAL_STORAGE_DIR): the session's workspace is neither restored nor kept")
+		}
+	}
+	return nil
+}
+
+// positive is a time of more than nothing: nothing would be the service's default.
+type positive time.Duration
+
+func (p *positive) UnmarshalText(text []byte) error {
+	d, err := time.ParseDuration(string(text))
+	if err != nil || d <= 0 {
+		return fmt.Errorf("%q is not accepted; accepted is a time of more than nothing, such as 90s or 1h", text)
+	}
+	*p = positive(d)
+	return nil
 }
 
 type sessionList struct{}
@@ -105,9 +125,9 @@ func (c sessionCancel) Run(i *invocation) error {
 		return fmt.Errorf("cannot interrupt the run: %w", err)
 	}
 	if !was {
-		_, err = fmt.Fprintln(i.stderr, "aivory-sandbox: there is no run in hand")
+		i.say("there is no run in hand")
 	}
-	return err
+	return nil
 }
 
 type sessionDelete struct {

@@ -103,11 +103,14 @@ func TestRunCommandIsInterrupted(t *testing.T) {
 	s := sharedService(t)
 	for _, test := range []struct {
 		name, code string
+		signal     syscall.Signal
 		signals    int
 		stderr     string
 	}{
-		{"in order", "import time\nprint('on', flush=True)\ntime.sleep(60)", 1, "KeyboardInterrupt"},
-		{"at once", "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(60)", 2, ""},
+		{"in order", "import time\nprint('on', flush=True)\ntime.sleep(60)", syscall.SIGINT, 1, "KeyboardInterrupt"},
+		{"at once", "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(60)", syscall.SIGINT, 2, ""},
+		{"told to end", "import time\nprint('on', flush=True)\ntime.sleep(60)", syscall.SIGTERM, 1, "KeyboardInterrupt"},
+		{"by a terminal that closes", "import time\nprint('on', flush=True)\ntime.sleep(60)", syscall.SIGHUP, 1, "KeyboardInterrupt"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd := s.call(t.Context(), "run", script(t, test.code))
@@ -128,19 +131,74 @@ func TestRunCommandIsInterrupted(t *testing.T) {
 				if i > 0 {
 					time.Sleep(300 * time.Millisecond)
 				}
-				if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+				if err := cmd.Process.Signal(test.signal); err != nil {
 					t.Fatal(err)
 				}
 			}
 			_, _ = io.Copy(io.Discard, stdout)
 			err = cmd.Wait()
-			if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(stderr.String(), test.stderr) || time.Since(began) > 20*time.Second {
+			if code := cmd.ProcessState.ExitCode(); code != 128+int(test.signal) || !strings.Contains(stderr.String(), test.stderr) || time.Since(began) > 20*time.Second {
 				t.Errorf("exit code %d after %v, %v, stderr %q", code, time.Since(began), err, &stderr)
 			}
 			if n := len(s.sessions.Sessions()); n != 0 {
 				t.Errorf("%d sessions are left", n)
 			}
 		})
+	}
+}
+
+// TestRunCommandInAPipe is run | head -1: the program ends with its reader, and so
+// does its session.
+func TestRunCommandInAPipe(t *testing.T) {
+	s := sharedService(t)
+	cmd := s.call(t.Context(), "run", script(t, "import time\nwhile True:\n    print('on', flush=True)\n    time.sleep(0.05)"))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(stdout, make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	stdout.Close()
+	err = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 141 || stderr.Len() > 0 {
+		t.Errorf("exit code %d, %v, stderr %q", code, err, &stderr)
+	}
+	if n := len(s.sessions.Sessions()); n != 0 {
+		t.Errorf("%d sessions are left", n)
+	}
+}
+
+func TestRunCommandUnderNohup(t *testing.T) {
+	s := sharedService(t)
+	cmd := s.call(t.Context(), "run", script(t, "import time\nprint('on', flush=True)\ntime.sleep(1)\nprint('off')"))
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Args = append([]string{"sh", "-c", `trap '' HUP; exec "$0" "$@"`, self}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(stdout, make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	rest, readErr := io.ReadAll(stdout)
+	if err := cmd.Wait(); err != nil || readErr != nil || string(rest) != "off\n" {
+		t.Errorf("%v, %v, stdout goes on with %q", err, readErr, rest)
 	}
 }
 

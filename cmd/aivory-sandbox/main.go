@@ -40,7 +40,7 @@ type invocation struct {
 	ctx            context.Context
 	environ        []string
 	stdin          io.Reader
-	stdout, stderr io.Writer
+	stdout, stderr *output
 }
 
 // exitCode ends the program with that code and without a word.
@@ -69,7 +69,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if len(args) > 0 && args[0] == "help" {
 		args = append(args[1:len(args):len(args)], "--help")
 	}
-	i := &invocation{ctx: ctx, environ: environ, stdin: os.Stdin, stdout: stdout, stderr: stderr}
+	i := &invocation{ctx: ctx, environ: environ, stdin: os.Stdin, stdout: &output{w: stdout}, stderr: &output{w: stderr}}
 	parser, err := kong.New(&commandLine{}, kong.Name("aivory-sandbox"), kong.Description(description), kong.Writers(stdout, stderr),
 		kong.Exit(func(code int) { panic(exitCode(code)) }), kong.Bind(i), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.ExplicitGroups([]kong.Group{{Key: "call", Title: "Commands that call a service:"}}))
@@ -92,15 +92,18 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return 0
 	case errors.As(err, &exit):
 		return int(exit)
+	case errors.Is(err, client.ErrUnauthorized) && i.variable("SANDBOX_API_KEY") == "":
+		i.say("%v: SANDBOX_API_KEY is not set", err)
+		return 1
 	default:
-		fmt.Fprintf(stderr, "aivory-sandbox: %v\n", err)
+		i.say("%v", err)
 		return 1
 	}
 }
 
 type serveCommand struct{}
 
-func (serveCommand) Run(i *invocation) error { return serve(i.ctx, i.environ, i.stderr) }
+func (serveCommand) Run(i *invocation) error { return serve(i.ctx, i.environ, i.stderr.w) }
 
 type healthCommand struct{}
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -18,25 +19,34 @@ import (
 )
 
 type runCommand struct {
-	Script  string        `arg:"" help:"A Python program; - is standard input."`
-	File    []string      `short:"f" sep:"none" placeholder:"PATH[:NAME]" help:"Put a file beside the program, in /workspace, under its own name or another. May be given again."`
-	Out     string        `short:"o" placeholder:"DIR" help:"Save the files that the program leaves in /workspace/outputs."`
-	Timeout time.Duration `placeholder:"DURATION" help:"The longest that the program may run, such as 90s; by default the service's."`
-	Session string        `placeholder:"ID" help:"Use that session, and leave it; by default one is made and released."`
+	Script  string   `arg:"" help:"A Python program; - is standard input."`
+	File    []string `short:"f" sep:"none" placeholder:"PATH[:NAME]" help:"Put a file beside the program, in /workspace, under its own name or another. May be given again."`
+	Out     string   `short:"o" placeholder:"DIR" help:"Save the files that the program leaves in /workspace/outputs."`
+	Timeout positive `placeholder:"DURATION" help:"The longest that the program may run, such as 90s; by default the service's."`
+	Session string   `placeholder:"ID" help:"Use that session, and leave it; by default one is made and released."`
 }
-
-// exitInterrupted is what a shell says of a program that SIGINT ended.
-const exitInterrupted = exitCode(130)
 
 // releaseTimeout is how long the end of a run's session is waited for.
 const releaseTimeout = 30 * time.Second
 
-// Run runs the program. A first SIGINT or SIGTERM interrupts it, a second one
-// leaves it, which ends it.
+// Run runs the program. A first signal interrupts it, a second one leaves it, which
+// ends it, and so does output that nobody reads any more.
 func (c runCommand) Run(i *invocation) (err error) {
 	code, err := c.read(i.stdin)
 	if err != nil {
 		return err
+	}
+	inputs, err := openInputs(c.File)
+	defer closeInputs(inputs)
+	if err != nil {
+		return err
+	}
+	out, err := c.openOut()
+	if err != nil {
+		return fmt.Errorf("cannot save files: %w", err)
+	}
+	if out != nil {
+		defer out.Close()
 	}
 	service, err := i.client()
 	if err != nil {
@@ -47,8 +57,8 @@ func (c runCommand) Run(i *invocation) (err error) {
 	interrupted := interrupts(leave)
 	defer interrupted.end()
 	defer func() {
-		if interrupted.came.Load() {
-			err = exitInterrupted
+		if first := interrupted.first.Load(); first != 0 {
+			err = exitCode(128 + first) // what a shell says of a program that it ended
 		}
 	}()
 
@@ -61,23 +71,32 @@ func (c runCommand) Run(i *invocation) (err error) {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 			defer cancel()
 			if e := session.Delete(ctx, client.DeleteOptions{}); e != nil {
-				err = errors.Join(err, fmt.Errorf("cannot release the session: %w", e))
+				// Said here: the program's exit code would be in the way of an error.
+				i.say("cannot release the session: %v", e)
+				if err == nil {
+					err = exitCode(1)
+				}
 			}
 		}()
 	}
-	for _, file := range c.File {
-		if err := putFile(ctx, session, file); err != nil {
-			return err
+	for _, in := range inputs {
+		if err := session.WriteFile(ctx, in.name, in.file); err != nil {
+			return fmt.Errorf("cannot put %s into the session: %w", in.file.Name(), err)
 		}
 	}
 	interrupted.session.Store(session)
-	result, err := session.Exec(ctx, client.Run{Code: string(code), Timeout: c.Timeout, Stdout: i.stdout, Stderr: i.stderr})
+	result, err := session.Exec(ctx, client.Run{Code: string(code), Timeout: time.Duration(c.Timeout), Stdout: i.stdout, Stderr: i.stderr})
 	interrupted.session.Store(nil)
 	if err != nil {
 		return fmt.Errorf("cannot run the program: %w", err)
 	}
-	if err := c.save(result.Files, i.stderr); err != nil {
-		return err
+	if out == nil && len(result.Files) > 0 {
+		i.say("%d file(s) are not saved: --out DIR saves them", len(result.Files))
+	}
+	if out != nil {
+		if err := save(out, result.Files); err != nil {
+			return err
+		}
 	}
 	if result.ExitCode != 0 {
 		return exitCode(result.ExitCode)
@@ -100,46 +119,72 @@ func (c runCommand) read(stdin io.Reader) ([]byte, error) {
 	return code, nil
 }
 
-// putFile puts a file, PATH or PATH:NAME, into the workspace.
-func putFile(ctx context.Context, session *client.Session, file string) error {
-	path, name, named := file, "", false
-	if _, err := os.Stat(file); err != nil { // else the colon is its name's own
-		if i := strings.LastIndexByte(file, ':'); i > 0 {
-			path, name, named = file[:i], file[i+1:], true
-		}
-	}
-	if !named {
-		name = filepath.Base(path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("cannot read a file: %w", err)
-	}
-	defer f.Close()
-	if err := session.WriteFile(ctx, name, f); err != nil {
-		return fmt.Errorf("cannot put %s into the session: %w", path, err)
-	}
-	return nil
+// input is a file that goes into the workspace.
+type input struct {
+	file *os.File
+	name string // there
 }
 
-// save writes what a run left, or says that it is not saved.
-func (c runCommand) save(files []client.File, stderr io.Writer) error {
-	if len(files) == 0 {
-		return nil
+// openInputs opens files, PATH or PATH:NAME each. They stay open: one of them may be
+// a pipe. The caller closes what is returned, also with an error.
+func openInputs(files []string) (inputs []input, err error) {
+	for _, file := range files {
+		path, name, named := file, "", false
+		if _, err := os.Stat(file); err != nil { // else the colon is its name's own
+			if i := strings.LastIndexByte(file, ':'); i > 0 {
+				path, name, named = file[:i], file[i+1:], true
+			}
+		}
+		if !named {
+			name = filepath.Base(path)
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return inputs, fmt.Errorf("cannot read a file: %w", err)
+		}
+		inputs = append(inputs, input{f, name})
+		info, err := f.Stat()
+		if err == nil && info.IsDir() {
+			err = &fs.PathError{Op: "read", Path: path, Err: syscall.EISDIR}
+		}
+		if err != nil {
+			return inputs, fmt.Errorf("cannot read a file: %w", err)
+		}
 	}
+	return inputs, nil
+}
+
+func closeInputs(inputs []input) {
+	for _, in := range inputs {
+		in.file.Close()
+	}
+}
+
+// openOut makes the directory for what the program leaves, and looks whether it can
+// be written: what cannot be saved is lost with the session. It is nil where none is
+// wanted.
+func (c runCommand) openOut() (*os.Root, error) {
 	if c.Out == "" {
-		fmt.Fprintf(stderr, "aivory-sandbox: %d file(s) are not saved: --out DIR saves them\n", len(files))
-		return nil
+		return nil, nil
 	}
 	if err := os.MkdirAll(c.Out, 0o777); err != nil {
-		return fmt.Errorf("cannot save files: %w", err)
+		return nil, err
 	}
-	// Names come from the program: none leads out of the directory.
-	dir, err := os.OpenRoot(c.Out)
+	// Made rather than asked about: root may write anywhere, but for what is
+	// read-only.
+	trial, err := os.CreateTemp(c.Out, ".aivory-sandbox-")
 	if err != nil {
-		return fmt.Errorf("cannot save files: %w", err)
+		return nil, err
 	}
-	defer dir.Close()
+	if err := errors.Join(trial.Close(), os.Remove(trial.Name())); err != nil {
+		return nil, err
+	}
+	return os.OpenRoot(c.Out)
+}
+
+// save writes what a run left. Names come from the program: none leads out of the
+// directory.
+func save(dir *os.Root, files []client.File) error {
 	var problems []error // one does not keep the others from being saved
 	for _, f := range files {
 		if err := saveFile(dir, f); err != nil {
@@ -163,9 +208,10 @@ func saveFile(dir *os.Root, f client.File) error {
 
 // interruptions turns signals into the end of a run.
 type interruptions struct {
-	came    atomic.Bool
+	first   atomic.Int32                   // the signal that came first, 0 for none
 	session atomic.Pointer[client.Session] // with a run in hand
 	signals chan os.Signal
+	pipe    chan os.Signal // takes SIGPIPE, and is not read
 	over    chan struct{}
 	ended   chan struct{}
 }
@@ -173,10 +219,17 @@ type interruptions struct {
 var errInterrupted = errors.New("interrupted")
 
 // interrupts begins to listen. The first signal interrupts the run in hand; where
-// there is none, and at the second, it calls leave.
+// there is none, and at the second, it calls leave. SIGPIPE does nothing: it is the
+// error of a write then, after which the session can be released.
 func interrupts(leave context.CancelCauseFunc) *interruptions {
-	n := &interruptions{signals: make(chan os.Signal, 2), over: make(chan struct{}), ended: make(chan struct{})}
+	n := &interruptions{
+		signals: make(chan os.Signal, 2), pipe: make(chan os.Signal, 1), over: make(chan struct{}), ended: make(chan struct{}),
+	}
 	signal.Notify(n.signals, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup wants it
+		signal.Notify(n.signals, syscall.SIGHUP)
+	}
+	signal.Notify(n.pipe, syscall.SIGPIPE)
 	go func() {
 		defer close(n.ended)
 		// A second signal does not wait for the service's word about the first.
@@ -185,13 +238,14 @@ func interrupts(leave context.CancelCauseFunc) *interruptions {
 		ctx, end := context.WithCancel(context.Background())
 		defer end()
 		for {
+			var sig os.Signal
 			select {
 			case <-n.over:
 				return
-			case <-n.signals:
+			case sig = <-n.signals:
 			}
 			session := n.session.Load()
-			if n.came.Swap(true) || session == nil {
+			if !n.first.CompareAndSwap(0, int32(sig.(syscall.Signal))) || session == nil {
 				leave(errInterrupted)
 				continue
 			}
@@ -216,6 +270,7 @@ func cancelRun(ctx context.Context, session *client.Session) bool {
 
 func (n *interruptions) end() {
 	signal.Stop(n.signals)
+	signal.Stop(n.pipe)
 	close(n.over)
 	<-n.ended
 }
