@@ -117,7 +117,7 @@ type SessionInfo struct {
 	IdleTTL    float64   `json:"idle_ttl_seconds"`
 	IdleLeft   float64   `json:"idle_left_seconds"`
 	ArchiveKey string    `json:"archive_key"`
-	Provider   string    `json:"storage_provider"`
+	Provider   string    `json:"storage_provider"` // empty where none keeps its workspace
 	Usage      struct {
 		Runs       int64   `json:"runs"`
 		Wall       float64 `json:"wall_seconds"`

@@ -56,6 +56,7 @@ func (m *Manager) archive(s *session, t *target, e ending) outcome {
 		// Not before the lock is held: what the store dates later than this is either
 		// this archive or a younger one.
 		s.phase, s.storage, s.ended, s.reaped = PhaseEnding, &t.storage, m.stampLocked(), e.reaped
+		s.provider = t.storage.Provider
 	}
 	ended := s.ended
 	m.mu.Unlock()

@@ -79,6 +79,7 @@ func (m *Manager) obtain(ctx context.Context, req CreateRequest) (*session, erro
 		default:
 			s.pooled = true
 		}
+		provider := m.provider(ctx, req.Storage)
 		m.mu.Lock()
 		s.created, s.ttl = time.Now(), m.clampTTL(req.IdleTTL)
 		if storage.ValidArchiveKey(req.ArchiveKey) {
@@ -86,7 +87,7 @@ func (m *Manager) obtain(ctx context.Context, req CreateRequest) (*session, erro
 		}
 		if req.Storage != nil {
 			remembered := *req.Storage
-			s.storage = &remembered
+			s.storage, s.provider = &remembered, provider
 		}
 		m.mu.Unlock()
 		return s, nil

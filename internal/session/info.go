@@ -20,7 +20,8 @@ type Info struct {
 	IdleTTL, IdleLeft time.Duration
 	// ArchiveKey is empty where the creator named none that is fit.
 	ArchiveKey string
-	// Provider is the one of the storage block that is remembered; empty is none.
+	// Provider is the one of the storage block that is remembered; empty is none, or
+	// one that keeps nothing.
 	Provider string
 	Usage    Usage
 }
@@ -79,10 +80,7 @@ func (s *session) known() bool { return s.state == ready || s.state == terminati
 
 func (s *session) infoLocked(now time.Time) Info {
 	i := Info{
-		ID: s.id, State: "ready", Created: s.created, IdleTTL: s.ttl, ArchiveKey: s.archiveKey, Usage: s.usage,
-	}
-	if s.storage != nil {
-		i.Provider = s.storage.Provider
+		ID: s.id, State: "ready", Created: s.created, IdleTTL: s.ttl, ArchiveKey: s.archiveKey, Provider: s.provider, Usage: s.usage,
 	}
 	switch {
 	case s.state == terminating:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
 	"github.com/hjxwz123/aivory-sandbox/internal/observe"
+	"github.com/hjxwz123/aivory-sandbox/internal/storage"
 )
 
 func TestInfo(t *testing.T) {
@@ -70,6 +71,38 @@ func TestInfo(t *testing.T) {
 		want(t, err, fault.NotFound, DetailNotFound)
 		_, err = w.Session("x")
 		want(t, err, fault.Invalid, DetailInvalidID)
+	})
+}
+
+// TestInfoNamesStorageThatWorks: a block that keeps nothing is as good as none, and
+// what works is a matter of the process.
+func TestInfoNamesStorageThatWorks(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.restart() // records are complete from here on
+		for provider, want := range map[string]string{"local": "local", "s3": "s3", "Local": "", "broken": ""} {
+			id := w.create(CreateRequest{ArchiveKey: "k", Storage: &storage.Config{Provider: provider}})
+			info, err := w.Session(id)
+			ok(w.t, err)
+			if info.Provider != want {
+				w.t.Errorf("%s: %+v", provider, info)
+			}
+		}
+		if info, err := w.Session(w.create(CreateRequest{Storage: &storage.Config{Provider: "local", Prefix: "../x"}})); err != nil || info.Provider != "" {
+			w.t.Errorf("a prefix that leads out: %+v, %v", info, err)
+		}
+		for _, fail := range []error{errors.New("there is no local storage"), nil} {
+			w.bucket.setFail("open", fail)
+			w.restart()
+			named := 0
+			for _, info := range w.Sessions() {
+				if info.Provider != "" {
+					named++
+				}
+			}
+			if want := map[bool]int{true: 2}[fail == nil]; named != want {
+				w.t.Errorf("after a restart, opening: %v: %d sessions with storage, wanted %d", fail, named, want)
+			}
+		}
 	})
 }
 

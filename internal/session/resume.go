@@ -28,7 +28,7 @@ func (m *Manager) resume(ctx context.Context) (complete bool, err error) {
 			m.log.Warn("leaving alone a session of another driver", "session", r.ID, "driver", r.Driver)
 			continue
 		}
-		m.resumeOne(r, now)
+		m.resumeOne(ctx, r, now)
 	}
 	if !complete {
 		m.log.Warn("session records are new or not all there: every runner of this instance is taken for a session")
@@ -36,10 +36,11 @@ func (m *Manager) resume(ctx context.Context) (complete bool, err error) {
 	return complete, nil
 }
 
-func (m *Manager) resumeOne(r Record, now time.Time) {
+func (m *Manager) resumeOne(ctx context.Context, r Record, now time.Time) {
 	s := m.newSession(r.ID, r.IdleTTL)
 	s.handle, s.runner = r.Handle, m.deps.NewRunner(r.Handle)
 	s.created, s.archiveKey, s.storage = r.Created, r.ArchiveKey, r.Storage
+	s.provider = m.provider(ctx, s.storage)
 	s.used, s.restored, s.lineage, s.keepPending = r.Used, r.Restored, r.Lineage, r.KeepPending
 	s.ended, s.reaped = r.Ended, r.Reaped
 	s.loaded, s.state, s.phase = true, ready, r.Phase

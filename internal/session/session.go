@@ -54,6 +54,7 @@ type session struct {
 	cold      bool            // its agent was let go for being idle
 	used      bool            // as in Record
 	storage   *storage.Config // remembered; once it has ended, where its workspace goes
+	provider  string          // of storage, empty where that keeps nothing
 	phase     Phase
 	ended     time.Time
 	reaped    bool

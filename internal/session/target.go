@@ -52,6 +52,21 @@ func (m *Manager) target(ctx context.Context, stem string, blocks ...*storage.Co
 	return nil
 }
 
+// provider returns the provider of a block that is effective, and nothing of others.
+// It says nothing to the log: target does, when an archive is wanted.
+func (m *Manager) provider(ctx context.Context, cfg *storage.Config) string {
+	if cfg == nil {
+		return ""
+	}
+	if _, effective, err := m.deps.Buckets.Open(ctx, *cfg); err != nil || !effective {
+		return ""
+	}
+	if _, err := cfg.ArchiveKey("any"); err != nil {
+		return ""
+	}
+	return cfg.Provider
+}
+
 // store identifies a bucket, whatever the credentials.
 func store(cfg storage.Config) string {
 	switch cfg.Provider {
