@@ -65,15 +65,15 @@ func (d *doctor) say(v verdict, what, format string, args ...any) {
 // without, so that the other checks are made.
 func (d *doctor) configuration(environ []string) (config.Config, bool) {
 	cfg, warnings, err := config.Load(environ)
+	for _, w := range warnings {
+		d.say(warning, "configuration", "%s", w)
+	}
 	if err != nil {
 		d.say(bad, "configuration", "%v", err)
 		if cfg, _, err = config.Load(append(environ[:len(environ):len(environ)], "SANDBOX_ALLOW_NO_AUTH=1")); err != nil {
 			return cfg, false
 		}
 		return cfg, true
-	}
-	for _, w := range warnings {
-		d.say(warning, "configuration", "%s", w)
 	}
 	d.say(good, "configuration", "driver %s, image %s", cfg.Driver, cfg.Image)
 	return cfg, true

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -33,6 +34,10 @@ func TestEmptyEnvironmentIsDefault(t *testing.T) {
 }
 
 func TestValues(t *testing.T) {
+	file, err := filepath.Abs("config_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
 	tests := []struct {
 		env  string
 		want func(c *Config)
@@ -83,7 +88,7 @@ func TestValues(t *testing.T) {
 		{"SANDBOX_WORKSPACE_TMPFS_SIZE=1g", func(c *Config) { c.WorkspaceSize = 1 << 30 }},
 		{"SANDBOX_DISK_SIZE=10G", func(c *Config) { c.DiskSize = "10G" }},
 		{"SANDBOX_DISK_SIZE=", func(*Config) {}},
-		{"SANDBOX_SECCOMP_PROFILE=/etc/p.json", func(c *Config) { c.SeccompProfile = "/etc/p.json" }},
+		{"SANDBOX_SECCOMP_PROFILE=config_test.go", func(c *Config) { c.SeccompProfile = file }},
 		{"SANDBOX_MAX_SESSIONS=2", func(c *Config) { c.MaxSessions = 2 }},
 		{"SANDBOX_MAX_SESSIONS=0", func(c *Config) { c.MaxSessions = 0 }},
 		{"SANDBOX_MAX_CONCURRENT_EXECS=-7", func(c *Config) { c.MaxConcurrentExecs = 0 }},
@@ -145,7 +150,7 @@ func TestRefused(t *testing.T) {
 		"SANDBOX_QUEUE_TIMEOUT_SECONDS=-1", "SANDBOX_QUEUE_TIMEOUT_SECONDS=1e3", "SANDBOX_QUEUE_TIMEOUT_SECONDS=NaN", "SANDBOX_QUEUE_TIMEOUT_SECONDS=2592001", "SANDBOX_QUEUE_TIMEOUT_SECONDS=5s",
 		"SANDBOX_IDLE_TTL_SECONDS=0", "SANDBOX_EXEC_TIMEOUT_CAP_MS=999", "SANDBOX_EXEC_TIMEOUT_CAP_MS=1000.5", "SANDBOX_EXEC_TIMEOUT_CAP_MS=9223372036854775808",
 		"SANDBOX_MAX_BODY_BYTES=1", "SANDBOX_MAX_BODY_BYTES=2t", "SANDBOX_MAX_CODE_BYTES=0", "SANDBOX_MAX_OUTPUT_BYTES=65m", "SANDBOX_MAX_FILES_PER_EXEC=-1",
-		"SANDBOX_STORAGE_MAX_TTL=604801", "SANDBOX_S3_MAX_ATTEMPTS=0",
+		"SANDBOX_STORAGE_MAX_TTL=604801", "SANDBOX_S3_MAX_ATTEMPTS=0", "SANDBOX_SECCOMP_PROFILE=/no/such/file", "SANDBOX_SECCOMP_PROFILE=/",
 	} {
 		t.Run(env, func(t *testing.T) {
 			name, value, _ := strings.Cut(env, "=")
@@ -178,6 +183,9 @@ func TestOneMessageNamesAll(t *testing.T) {
 	}
 	if strings.Contains(text, "is not set") {
 		t.Errorf("the message calls a bad key missing:\n%s", text)
+	}
+	if _, warnings, err := load(t, "SANDBOX_MEMORY=lots", "SANDBOX_MEMRY=1g"); err == nil || len(warnings) != 1 || !strings.Contains(warnings[0], "SANDBOX_MEMRY") {
+		t.Errorf("warnings beside an error: %q, %v", warnings, err)
 	}
 	if len(text) > 2000 {
 		t.Errorf("the message has %d bytes", len(text))

@@ -41,7 +41,7 @@ func (env environment) value(v variable) (name, value string, ok bool) {
 // os.Environ returns it.
 //
 // The warnings are sentences about what is accepted but looks like a mistake;
-// they are for the log. The error names every variable whose value is not
+// they are for the log. With an error, they are about names alone. The error names every variable whose value is not
 // accepted, with the value and what is accepted; it never holds the key.
 func Load(environ []string) (c Config, warnings []string, err error) {
 	env := parseEnvironment(environ)
@@ -66,7 +66,7 @@ func Load(environ []string) (c Config, warnings []string, err error) {
 		problems = append(problems, err)
 	}
 	if len(problems) > 0 {
-		return c, nil, fmt.Errorf("bad configuration:\n%w", errors.Join(problems...))
+		return c, unknown(env), fmt.Errorf("bad configuration:\n%w", errors.Join(problems...))
 	}
 	return c, append(c.warnings(), unknown(env)...), nil
 }

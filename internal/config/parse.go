@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"net"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -57,6 +58,25 @@ func path(field func(*Config) *string) func(*Config, string) bool {
 		}
 		*field(c) = abs
 		return true
+	}
+}
+
+// file is path, of a file that is there. Its content is looked at where it is used.
+func file(field func(*Config) *string) func(*Config, string) bool {
+	set := path(field)
+	return func(c *Config, v string) bool {
+		info, err := os.Stat(v)
+		if err != nil || info.IsDir() {
+			return false
+		}
+		if info.Mode().IsRegular() { // opening a pipe would wait, or take from it
+			f, err := os.Open(v)
+			if err != nil {
+				return false
+			}
+			f.Close()
+		}
+		return set(c, v)
 	}
 }
 

@@ -67,8 +67,8 @@ var variables = []variable{
 	bytes("SANDBOX_TMPFS_SIZE", func(c *Config) *int64 { return &c.TmpfsSize }, mib, tib),
 	bytes("SANDBOX_WORKSPACE_SIZE", func(c *Config) *int64 { return &c.WorkspaceSize }, mib, tib),
 	{name: "SANDBOX_DISK_SIZE", accepts: "a size of at least 1m, such as 10G, or nothing", set: setDiskSize},
-	{name: "SANDBOX_SECCOMP_PROFILE", accepts: "a file's path",
-		set: path(func(c *Config) *string { return &c.SeccompProfile })},
+	{name: "SANDBOX_SECCOMP_PROFILE", accepts: "the path of a file that can be read",
+		set: file(func(c *Config) *string { return &c.SeccompProfile })},
 
 	limit("SANDBOX_MAX_SESSIONS", func(c *Config) *int { return &c.MaxSessions }),
 	limit("SANDBOX_MAX_CONCURRENT_EXECS", func(c *Config) *int { return &c.MaxConcurrentExecs }),
