@@ -90,7 +90,7 @@ func importImage(ctx context.Context, store func() (*image.Store, error), source
 			as = usual
 		}
 		img, err = s.Import(ctx, source, as, progress)
-	} else if strings.HasPrefix(source, "/") || strings.HasPrefix(source, ".") {
+	} else if isPath(source) {
 		return fmt.Errorf("cannot import the image: %w", statErr)
 	} else {
 		img, err = s.Pull(ctx, source, as, progress)
@@ -100,6 +100,20 @@ func importImage(ctx context.Context, store func() (*image.Store, error), source
 	}
 	_, err = fmt.Fprintln(stdout, img.Digest)
 	return err
+}
+
+// isPath tells whether a source that is not there must be a file, and no reference in
+// a registry.
+func isPath(source string) bool {
+	if strings.HasPrefix(source, "/") || strings.HasPrefix(source, ".") {
+		return true
+	}
+	for _, suffix := range []string{".tar", ".tgz", ".tar.gz"} {
+		if strings.HasSuffix(source, suffix) {
+			return true
+		}
+	}
+	return false
 }
 
 func listImages(s *image.Store, stdout io.Writer) error {
