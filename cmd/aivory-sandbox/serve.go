@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
 	"syscall"
 	"time"
@@ -26,7 +27,7 @@ func serve(ctx context.Context, environ []string, stderr io.Writer) error {
 		log.Warn(w)
 	}
 
-	ctx, release := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	ctx, release := untilSignal(ctx)
 	defer release()
 	s, err := start(ctx, cfg, log)
 	if err != nil {
@@ -36,8 +37,6 @@ func serve(ctx context.Context, environ []string, stderr io.Writer) error {
 	case err = <-s.failed:
 		log.Error("cannot go on serving", "err", err)
 	case <-ctx.Done():
-		// The kernel's own way from here on: the next signal ends the process.
-		release()
 		log.Info("stopping: work in hand is finished, runners stay", "at most", drainTime(cfg))
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime(cfg))
@@ -49,6 +48,35 @@ func serve(ctx context.Context, environ []string, stderr io.Writer) error {
 		log.Info("stopped")
 	}
 	return err
+}
+
+// untilSignal returns a context that ends with the first SIGTERM or SIGINT. The
+// second one ends the process. That is not left to the kernel: a shell that starts a
+// service with & in a script has it ignore SIGINT, and so it would be again.
+func untilSignal(ctx context.Context) (_ context.Context, release func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signals, over, ended := make(chan os.Signal, 2), make(chan struct{}), make(chan struct{})
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		defer close(ended)
+		for first := true; ; first = false {
+			select {
+			case <-over:
+				return
+			case sig := <-signals:
+				if !first {
+					os.Exit(128 + int(sig.(syscall.Signal))) // what a shell says of one that it ended
+				}
+				cancel()
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(over)
+		<-ended
+		cancel()
+	}
 }
 
 // drainTime is enough for the longest run and its artifacts, within maxDrain.
