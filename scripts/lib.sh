@@ -17,6 +17,9 @@ die() {
     exit 1
 }
 
+# usage: prints the comment that a script of this directory begins with.
+usage() { sed -n '2,/^set /{s/^# \{0,1\}//p}' "scripts/${0##*/}"; }
+
 # packages NAME...: installs the Debian packages that are not there.
 packages() {
     local missing=() name

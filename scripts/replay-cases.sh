@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
         --cases) [ $# -ge 2 ] || die '--cases wants a directory'; cases=$2; shift 2 ;;
         --profile) [ $# -ge 2 ] || die '--profile wants a name'; profiles+=("$2"); shift 2 ;;
         --through-client) through=1; shift ;;
-        -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+        -h | --help) usage; exit 0 ;;
         *) options+=("$1"); shift ;;
     esac
 done

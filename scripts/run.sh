@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
-# Builds the service and runs it in the foreground, with all that it needs.
+# Builds the service and runs it in the foreground, with all that it needs. Takes
+# no arguments: the service's configuration is the environment.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/lib.sh
 
+case ${1-} in
+    '') ;;
+    -h | --help) usage; exit 0 ;;
+    *) die "takes no arguments, and not $1" ;;
+esac
 export SANDBOX_LISTEN=${SANDBOX_LISTEN:-127.0.0.1:48217}
 address=$SANDBOX_LISTEN
 case $address in
@@ -44,7 +50,8 @@ if [ -z "${SANDBOX_API_KEY:-}" ]; then
     paste_key="export SANDBOX_API_KEY=\$(cat $file)"
 fi
 
-# What to paste is printed once the service answers, however long that takes.
+# What to paste is printed once the service answers, however long that takes. It is
+# no child of the service, which would not wait for it.
 greet() {
     until bin/aivory-sandbox healthcheck >/dev/null 2>&1; do
         sleep 0.2
@@ -62,5 +69,5 @@ curl -sS -X POST "\$SANDBOX_URL/exec" -H "Authorization: Bearer \$SANDBOX_API_KE
 
 PASTE
 }
-greet >&2 &
+(greet >&2 &)
 exec bin/aivory-sandbox serve

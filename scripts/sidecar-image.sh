@@ -6,6 +6,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/lib.sh
 
+case ${1-} in
+    -h | --help) usage; exit 0 ;;
+    -*) die "knows no flag $1" ;;
+esac
 tag=${1:-aivory-sandbox-sidecar:latest}
 go_toolchain
 scripts/docker.sh

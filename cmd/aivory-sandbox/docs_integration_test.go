@@ -139,6 +139,7 @@ func freeAddress(t *testing.T) string {
 // that it is ready. The test's end interrupts it.
 func (r *reader) begin(t *testing.T, text string) (greeting string) {
 	t.Helper()
+	orphansAreInits(t) // also who says that the service is ready
 	cmd := exec.Command("bash", "-ec", text)
 	cmd.Dir, cmd.Env = r.root, r.environ
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -175,7 +176,41 @@ func (r *reader) begin(t *testing.T, text string) (greeting string) {
 	case <-ended:
 		t.Fatal("the service did not start")
 	}
+	// Who said it ends with that, and nobody in the group may wait for its end in
+	// vain: a dead process would stay for as long as the service.
+	for attempt := 0; ; attempt++ {
+		dead := deadOf(t, cmd.Process.Pid)
+		if len(dead) == 0 {
+			break
+		}
+		if attempt == 100 {
+			t.Errorf("dead processes stay: %q", dead)
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 	return said.since(0)
+}
+
+// deadOf returns the dead processes of a group that nobody has waited for.
+func deadOf(t *testing.T, group int) (dead []string) {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		// After the name, which may hold anything: state, parent, group.
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		if len(fields) > 2 && fields[0] == "Z" && fields[2] == fmt.Sprint(group) {
+			dead = append(dead, string(text[:bytes.LastIndexByte(text, ')')+1]))
+		}
+	}
+	return dead
 }
 
 // shell runs the shell blocks of a page in one shell, and returns what each
