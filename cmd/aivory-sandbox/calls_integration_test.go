@@ -27,6 +27,24 @@ func (s *testService) call(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// begin starts a command whose program prints "on" first, and returns when it has.
+func begin(t *testing.T, cmd *exec.Cmd) (stdout io.ReadCloser, stderr *bytes.Buffer) {
+	t.Helper()
+	stderr = new(bytes.Buffer)
+	cmd.Stderr = stderr
+	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err == nil {
+		_, err = io.ReadFull(stdout, make([]byte, len("on\n")))
+	}
+	if err != nil {
+		t.Fatalf("%v: %v: %s", cmd.Args, err, stderr)
+	}
+	return stdout, stderr
+}
+
 // says makes a call in this process, which must end with a code, and returns
 // what was printed.
 func (s *testService) says(t *testing.T, code int, args ...string) (stdout, stderr string) {
@@ -114,18 +132,7 @@ func TestRunCommandIsInterrupted(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd := s.call(t.Context(), "run", script(t, test.code))
-			var stderr bytes.Buffer
-			cmd.Stderr = &stderr
-			stdout, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.ReadFull(stdout, make([]byte, 3)); err != nil {
-				t.Fatal(err)
-			}
+			stdout, stderr := begin(t, cmd)
 			began := time.Now()
 			for i := range test.signals {
 				if i > 0 {
@@ -136,9 +143,9 @@ func TestRunCommandIsInterrupted(t *testing.T) {
 				}
 			}
 			_, _ = io.Copy(io.Discard, stdout)
-			err = cmd.Wait()
+			err := cmd.Wait()
 			if code := cmd.ProcessState.ExitCode(); code != 128+int(test.signal) || !strings.Contains(stderr.String(), test.stderr) || time.Since(began) > 20*time.Second {
-				t.Errorf("exit code %d after %v, %v, stderr %q", code, time.Since(began), err, &stderr)
+				t.Errorf("exit code %d after %v, %v, stderr %q", code, time.Since(began), err, stderr)
 			}
 			if n := len(s.sessions.Sessions()); n != 0 {
 				t.Errorf("%d sessions are left", n)
@@ -152,22 +159,11 @@ func TestRunCommandIsInterrupted(t *testing.T) {
 func TestRunCommandInAPipe(t *testing.T) {
 	s := sharedService(t)
 	cmd := s.call(t.Context(), "run", script(t, "import time\nwhile True:\n    print('on', flush=True)\n    time.sleep(0.05)"))
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(stdout, make([]byte, 3)); err != nil {
-		t.Fatal(err)
-	}
+	stdout, stderr := begin(t, cmd)
 	stdout.Close()
-	err = cmd.Wait()
+	err := cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 141 || stderr.Len() > 0 {
-		t.Errorf("exit code %d, %v, stderr %q", code, err, &stderr)
+		t.Errorf("exit code %d, %v, stderr %q", code, err, stderr)
 	}
 	if n := len(s.sessions.Sessions()); n != 0 {
 		t.Errorf("%d sessions are left", n)
@@ -183,16 +179,7 @@ func TestRunCommandUnderNohup(t *testing.T) {
 	}
 	cmd.Args = append([]string{"sh", "-c", `trap '' HUP; exec "$0" "$@"`, self}, cmd.Args[1:]...)
 	cmd.Path = "/bin/sh"
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(stdout, make([]byte, 3)); err != nil {
-		t.Fatal(err)
-	}
+	stdout, _ := begin(t, cmd)
 	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}

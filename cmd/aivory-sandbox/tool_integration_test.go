@@ -107,16 +107,7 @@ time.sleep(60)`, 2, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd := s.call(t.Context(), "run", "--session", s.id, script(t, test.code))
-			stdout, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.ReadFull(stdout, make([]byte, 3)); err != nil {
-				t.Fatal(err)
-			}
+			stdout, _ := begin(t, cmd)
 			for i := range test.signals {
 				if i > 0 {
 					time.Sleep(300 * time.Millisecond) // two at once are one
@@ -126,7 +117,7 @@ time.sleep(60)`, 2, false},
 				}
 			}
 			_, _ = io.Copy(io.Discard, stdout)
-			err = cmd.Wait()
+			err := cmd.Wait()
 			if code := cmd.ProcessState.ExitCode(); code != 130 {
 				t.Errorf("exit code %d, %v", code, err)
 			}
