@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -119,6 +120,11 @@ sys.exit(3)`)
 
 func TestRunCommandIsInterrupted(t *testing.T) {
 	s := sharedService(t)
+	// Who runs these tests under nohup would have the command ignore the terminal's
+	// end as well; what is handled here is the default there.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	for _, test := range []struct {
 		name, code string
 		signal     syscall.Signal
