@@ -176,7 +176,16 @@ func (r *runtime) remove(ctx context.Context, id string) error {
 	if err != nil && strings.Contains(err.Error(), "does not exist") {
 		return nil
 	}
+	// crun's word for one that somebody else removes meanwhile.
+	if err != nil && strings.Contains(err.Error(), "No such file or directory") && !exists(filepath.Join(r.root, id)) {
+		return nil
+	}
 	return r.failed(ctx, "remove runner "+id, err)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, os.ErrNotExist)
 }
 
 // forget removes what a runtime that was killed half-way keeps of a runner:
