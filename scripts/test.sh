@@ -78,7 +78,7 @@ say 'what is still missing: object stores'
 ready /nonexistent
 # The service on other drivers than Docker: what programs in the field do, as far
 # as it depends on what they run on, and with long counts all there is.
-elsewhere='^Test(ExitCodes|UnflushedOutput|EndsCleanly|NoBleedBetweenRuns|NoSecretReachesARunner|LinearAlgebraAfterFork|OutOfMemory|FirstChart|OutputsThatLie|ManyOutputs|AClientThatGoesAwayFreesItsSlot|SmallerThings)$'
+elsewhere='^Test(ExitCodes|EndsCleanly|NoBleedBetweenRuns|NoSecretReachesARunner|LinearAlgebraAfterFork|OutOfMemory|OutputsThatLie|AClientThatGoesAwayFreesItsSlot|SmallerThings)$'
 [ -z "${AIVORY_SOAK:-}" ] || elsewhere=^Test
 # What takes longest goes first, in two halves.
 {
