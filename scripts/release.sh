@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
         --runner) service='' ;;
         --sums) service='' runner='' ;;
         --out) [ $# -ge 2 ] || die '--out wants a directory'; out=$2; shift ;;
-        -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+        -h | --help) usage; exit 0 ;;
         -*) die "unknown option: $1" ;;
         *) [ -z "$version" ] || die "one version only, not also: $1"; version=$1 ;;
     esac

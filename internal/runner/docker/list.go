@@ -3,7 +3,6 @@ package docker
 import (
 	"context"
 	"net/http"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -24,14 +23,12 @@ const (
 	sandboxMarking = "1"
 )
 
-// runnerName is what every runner is called, the older service's too.
-var runnerName = regexp.MustCompile("^" + runner.NamePrefix + "[0-9a-f]{32}$")
-
 // handle is how the other calls reach a container: by its name where that is a
 // runner's, since a socket proxy can tell from nothing else whose it is.
 func handle(c container.Summary) string {
 	for _, name := range c.Names {
-		if name = strings.TrimPrefix(name, "/"); runnerName.MatchString(name) {
+		name = strings.TrimPrefix(name, "/")
+		if session, ok := strings.CutPrefix(name, runner.NamePrefix); ok && runner.ValidSessionID(session) {
 			return name
 		}
 	}

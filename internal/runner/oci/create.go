@@ -117,12 +117,12 @@ func (d *Driver) readConfig(id string) (*specs.Spec, error) {
 	return c, nil
 }
 
-// runtimeOf returns the runtime that has made a runner: an earlier service may have
-// used another. One that is only kept elsewhere now is the same.
-func (d *Driver) runtimeOf(id string) (*runtime, error) {
-	config, err := d.readConfig(id)
-	if err != nil {
-		return d.runtime, nil //nolint:nilerr // it is not all there, so any will do to remove it
+// runtimeFor returns the runtime that has made a runner: an earlier service may have
+// used another. One that is only kept elsewhere now is the same, and where there is
+// no configuration any will do, to remove what there is.
+func (d *Driver) runtimeFor(config *specs.Spec) (*runtime, error) {
+	if config == nil {
+		return d.runtime, nil
 	}
 	path := config.Annotations[noteRuntime]
 	if path == "" || filepath.Base(path) == d.runtime.name {

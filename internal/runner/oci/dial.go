@@ -34,7 +34,13 @@ func (d *Driver) Dial(ctx context.Context, id string, command, env []string) (ru
 	process.Args = command
 	process.Env = mergeEnv(process.Env, env)
 
-	s, err := d.start(ctx, id, process)
+	var s *stream
+	r, err := d.runtimeFor(config)
+	if err == nil {
+		s, err = d.start(ctx, r, id, process)
+	} else {
+		err = fmt.Errorf("cannot start a command in runner %s: %w", id, err)
+	}
 	if err == nil {
 		return s, nil
 	}
@@ -42,7 +48,7 @@ func (d *Driver) Dial(ctx context.Context, id string, command, env []string) (ru
 		return nil, err
 	}
 	// Runtimes have different words for a runner that is gone or has stopped.
-	if running, listErr := d.running(ctx); listErr == nil && !running[id] {
+	if running, listErr := d.running(ctx, map[string]*specs.Spec{id: config}); listErr == nil && !running[id] {
 		err = fmt.Errorf("%w: %w", runner.ErrNotFound, err)
 	}
 	return nil, err
@@ -50,7 +56,7 @@ func (d *Driver) Dial(ctx context.Context, id string, command, env []string) (ru
 
 // start starts a process in a runner, with a stream to it. Where ctx ends before,
 // the runtime goes on behind it: cut off, it would leave half a process.
-func (d *Driver) start(ctx context.Context, id string, process specs.Process) (*stream, error) {
+func (d *Driver) start(ctx context.Context, r *runtime, id string, process specs.Process) (*stream, error) {
 	s, files, err := newStream()
 	if err != nil {
 		return nil, fmt.Errorf("cannot dial runner %s: %w", id, err)
@@ -58,7 +64,7 @@ func (d *Driver) start(ctx context.Context, id string, process specs.Process) (*
 	started := make(chan error, 1)
 	d.jobs.Go(func() {
 		defer files.close()
-		pid, err := d.exec(context.WithoutCancel(ctx), id, process, files)
+		pid, err := d.exec(context.WithoutCancel(ctx), r, id, process, files)
 		if err == nil {
 			d.reaper.add(pid)
 		}
@@ -80,16 +86,12 @@ func (d *Driver) start(ctx context.Context, id string, process specs.Process) (*
 }
 
 // exec starts a process in a runner.
-func (d *Driver) exec(ctx context.Context, id string, process specs.Process, files stdio) (int, error) {
+func (d *Driver) exec(ctx context.Context, r *runtime, id string, process specs.Process, files stdio) (int, error) {
 	f, err := os.CreateTemp(d.bundle(id), "exec-")
 	if err != nil {
 		return 0, fmt.Errorf("cannot start a command in runner %s: %w", id, err)
 	}
 	f.Close()
 	defer os.Remove(f.Name())
-	r, err := d.runtimeOf(id)
-	if err != nil {
-		return 0, fmt.Errorf("cannot start a command in runner %s: %w", id, err)
-	}
 	return r.exec(ctx, id, f.Name(), process, files)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	runc "github.com/containerd/go-runc"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -29,22 +30,28 @@ func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
 	if len(entries) == 0 {
 		return nil, nil
 	}
-	running, err := d.running(ctx)
+	configs := make(map[string]*specs.Spec, len(entries))
+	for _, e := range entries {
+		if id := e.Name(); handlePattern.MatchString(id) {
+			configs[id], _ = d.readConfig(id) // nil where it is not all there
+		}
+	}
+	running, err := d.running(ctx, configs)
 	if err != nil {
 		return nil, err
 	}
 	var list []runner.Instance
 	for _, e := range entries {
 		id := e.Name()
-		if !handlePattern.MatchString(id) {
+		config, ours := configs[id]
+		if !ours {
 			continue
 		}
 		in := runner.Instance{ID: id, SessionID: id[len(runner.NamePrefix):], Running: running[id]}
 		if info, err := e.Info(); err == nil {
 			in.CreatedAt = info.ModTime()
 		}
-		config, err := d.readConfig(id)
-		if err != nil {
+		if config == nil {
 			in.Running = false // it cannot be dialled without
 		} else if sec, err := strconv.ParseInt(config.Annotations[noteCreated], 10, 64); err == nil {
 			in.CreatedAt = time.Unix(sec, 0)
@@ -54,23 +61,19 @@ func (d *Driver) List(ctx context.Context) ([]runner.Instance, error) {
 	return list, nil
 }
 
-// running returns the runners whose process 1 lives. One that is paused holds
-// its files; somebody means to wake it.
-func (d *Driver) running(ctx context.Context) (map[string]bool, error) {
-	entries, err := os.ReadDir(d.bundles)
-	if err != nil {
-		return nil, fmt.Errorf("cannot list runners: %w", err)
-	}
+// running tells of which runners process 1 lives. One that is paused holds its
+// files; somebody means to wake it.
+func (d *Driver) running(ctx context.Context, configs map[string]*specs.Spec) (map[string]bool, error) {
 	running := map[string]bool{}
 	made := map[*runtime][]string{}
-	for _, e := range entries {
-		r, err := d.runtimeOf(e.Name())
+	for id, config := range configs {
+		r, err := d.runtimeFor(config)
 		if err != nil {
-			d.log.Warn("runner cannot be reached", "runner", e.Name(), "error", err)
-			running[e.Name()] = d.lives(e.Name())
+			d.log.Warn("runner cannot be reached", "runner", id, "error", err)
+			running[id] = d.lives(id)
 			continue
 		}
-		made[r] = append(made[r], e.Name())
+		made[r] = append(made[r], id)
 	}
 	for r, ids := range made {
 		found, err := listAll(ctx, r)
@@ -171,7 +174,8 @@ func (d *Driver) Destroy(ctx context.Context, id string) error {
 	if !handlePattern.MatchString(id) {
 		return nil // no runner has that name
 	}
-	r, err := d.runtimeOf(id)
+	config, _ := d.readConfig(id) // nil where it is not all there
+	r, err := d.runtimeFor(config)
 	if err != nil {
 		r = d.runtime // whose files go by the runner's name, as the other's do
 	}
