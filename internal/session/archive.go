@@ -60,12 +60,12 @@ func (m *Manager) archive(s *session, t *target, e ending) outcome {
 	}
 	ended := s.ended
 	m.mu.Unlock()
+	if !unwanted && unused && !m.isFirst(s, t) {
+		log.Info("workspace is not archived: nothing was done in it")
+		unwanted = true
+	}
 	if unwanted {
 		m.clean(m.hard, t)
-		return kept
-	}
-	if unused && !m.isFirst(s, t) {
-		log.Info("workspace is not archived: nothing was done in it")
 		return kept
 	}
 	m.trySave(s)

@@ -121,12 +121,17 @@ func (m *Manager) deliver(ctx context.Context, e spool.Entry) error {
 	} else {
 		err = m.putPending(ctx, t, e)
 	}
-	if errors.Is(err, seal.ErrUnreadable) {
+	damaged := errors.Is(err, seal.ErrUnreadable)
+	if err != nil && !damaged {
+		return err
+	}
+	m.clean(ctx, t) // while the entry is there to remind the next process of it
+	if damaged {
 		m.log.Error("an archive in the spool is damaged; keeping it aside", "entry", e.Name, "key", e.Key)
 		return m.deps.Spool.SetAside(e.Name)
 	}
-	if err != nil {
-		return err
+	if _, wanted := m.deps.Spool.Get(e.Name); !wanted {
+		return m.purgeBucket(ctx, t) // discarded on its way: not all who discard wait for this key
 	}
 	if !e.Purge {
 		m.log.Info("archive stored from the spool", "storage", t.storage, "key", t.key, "since", e.Time)
@@ -166,7 +171,6 @@ func (m *Manager) putPending(ctx context.Context, t *target, e spool.Entry) erro
 		m.soil(t, e.Lineage)
 		return err
 	}
-	m.clean(ctx, t)
 	m.dropLayers(ctx, t, e.Lineage)
 	if beside != "" {
 		return t.bucket.Delete(ctx, beside)

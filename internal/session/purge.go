@@ -46,13 +46,15 @@ func (m *Manager) purge(t *target) error {
 		m.log.Error("cannot keep a deletion in the spool", "storage", t.storage, "key", t.key, "err", err)
 	}
 	m.supersede(t, now, entry.Name)
-	for _, e := range m.deps.Spool.Entries() {
-		if store(e.Storage) == store(t.storage) && strings.HasPrefix(e.Key, t.keptPrefix()) {
-			m.removePending(e)
-		}
-	}
 	ctx, cancel := context.WithTimeoutCause(m.hard, purgeTimeout, errTooSlow)
 	defer cancel()
+	for _, e := range m.deps.Spool.Entries() {
+		if store(e.Storage) == store(t.storage) && strings.HasPrefix(e.Key, t.keptPrefix()) {
+			// One that is on its way to the store is deleted there by who brings it.
+			m.removePending(e)
+			m.clean(ctx, &target{storage: t.storage, bucket: t.bucket, stem: e.Stem, key: e.Key})
+		}
+	}
 	if err := m.purgeBucket(ctx, t); err != nil {
 		return err
 	}

@@ -1,0 +1,109 @@
+package session
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// inSpool archives "x" of a conversation into the spool, for its store is down.
+func (w *world) inSpool() {
+	w.t.Helper()
+	id := w.create(conversation("k"))
+	w.put(id, "x", "old")
+	w.bucket.setDown(true)
+	ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+	if w.spooled() != 1 {
+		w.t.Fatalf("%d in the spool", w.spooled())
+	}
+	time.Sleep(3 * time.Second)
+}
+
+// TestKilledUploadLeavesNothing: whatever becomes of an archive whose upload an
+// earlier process was killed in, the parts of that upload are removed.
+func TestKilledUploadLeavesNothing(t *testing.T) {
+	const key = "p/workspaces/k.tgz"
+	for name, end := range map[string]func(w *world){
+		"stored": func(w *world) { w.inSpool(); w.restart() },
+		"a younger one is stored": func(w *world) {
+			w.inSpool()
+			w.plant(key, `{"x":"young"}`, time.Now())
+			w.restart()
+		},
+		"damaged": func(w *world) {
+			w.inSpool()
+			cfg := w.cfg
+			w.stop()
+			files, err := filepath.Glob(filepath.Join(w.state, "spool", "*.body"))
+			if err != nil || len(files) == 0 {
+				w.t.Fatalf("%v, %v", files, err)
+			}
+			for _, f := range files {
+				data, err := os.ReadFile(f)
+				ok(w.t, err)
+				data[len(data)-1] ^= 1
+				ok(w.t, os.WriteFile(f, data, 0o600))
+			}
+			w.start(cfg)
+		},
+		"discarded": func(w *world) {
+			w.inSpool()
+			w.restart()
+			ok(w.t, w.Delete(w.t.Context(), newID(), DeleteRequest{Discard: true, ArchiveKey: "k", Storage: conversation("k").Storage}))
+		},
+		"no longer the first": func(w *world) {
+			w.restart() // records are complete from here on
+			id := w.create(conversation("k"))
+			w.engine.setFail("pack", errors.New("engine restarts"))
+			ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+			w.plant(key, `{"x":"young"}`, time.Now())
+			w.restart()
+			w.engine.setFail("pack", nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.bucket.halves[key] = true
+				end(w)
+				w.bucket.setDown(false)
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if len(w.bucket.halves) != 0 || w.spooled() != 0 || w.used() != 0 {
+					t.Errorf("left over: %v, %d in the spool, %d places\n%s", w.bucket.halves, w.spooled(), w.used(), w.logs)
+				}
+			})
+		})
+	}
+}
+
+// TestDiscardWhileStoringFromTheSpool: a copy that is kept beside is discarded
+// while it is on its way to the store.
+func TestDiscardWhileStoringFromTheSpool(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.inSpool()
+		w.engine.setFail("unpack", errors.New("no"))
+		id := w.create(conversation("k"))
+		w.engine.setFail("unpack", nil)
+		w.put(id, "y", "Y")
+		ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+		for _, e := range w.spool.Entries() {
+			w.bucket.halves[e.Key] = true
+		}
+		w.restart()
+		w.bucket.set(func() { w.bucket.delay = time.Minute; clear(w.bucket.fail) })
+		time.Sleep(30 * time.Second) // both are waiting, one after the other
+		if w.spooled() != 2 {
+			w.t.Fatalf("%d in the spool", w.spooled())
+		}
+		req := DeleteRequest{Discard: true, ArchiveKey: "k", Storage: conversation("k").Storage}
+		ok(w.t, w.Delete(w.t.Context(), newID(), req))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if keys := w.bucket.keys(); len(keys) != 0 || w.spooled() != 0 || len(w.bucket.halves) != 0 {
+			w.t.Errorf("left in the store %v, some of %v, %d in the spool, log\n%s", keys, w.bucket.halves, w.spooled(), w.logs)
+		}
+	})
+}
