@@ -37,6 +37,10 @@ func lookForRootless(runtime string) (*rootless, error) {
 	if runner.GVisor(runtime) {
 		return nil, errors.New(doing + "gVisor needs root, to make namespaces and cgroups; use runc or crun, or start the service as root")
 	}
+	if filepath.Base(runtime) == crun && mixedCgroups() {
+		return nil, errors.New(doing + "crun refuses cgroups of version 1 with controllers of version 2 beside them, and only root can hide those from it; " +
+			"use runc, or start the service as root")
+	}
 	if b, err := os.ReadFile("/proc/sys/user/max_user_namespaces"); err == nil && strings.TrimSpace(string(b)) == "0" {
 		return nil, errors.New(doing + "user namespaces are turned off; sysctl user.max_user_namespaces=10000, or start the service as root")
 	}

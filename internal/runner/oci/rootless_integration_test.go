@@ -3,6 +3,7 @@
 package oci_test
 
 import (
+	"bytes"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -19,14 +20,14 @@ import (
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
 )
 
-// rootlessUser is, in the environment, set for the process that TestRootless
-// starts as another user.
-const rootlessUser = "AIVORY_TEST_ROOTLESS"
+// rootlessRuntime is, in the environment of the processes that TestRootless starts
+// as another user, the runtime to test.
+const rootlessRuntime = "AIVORY_TEST_ROOTLESS"
 
 // TestRootless runs the short form of the suite as a user without rights.
 func TestRootless(t *testing.T) {
-	if os.Getenv(rootlessUser) != "" {
-		runRootless(t)
+	if runtime := os.Getenv(rootlessRuntime); runtime != "" {
+		runRootless(t, runtime)
 		return
 	}
 	u := newUser(t)
@@ -43,14 +44,14 @@ func TestRootless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	as := func(env ...string) *exec.Cmd {
-		cmd := exec.Command(program, "-test.run", "^TestRootless$", "-test.v")
+	as := func(runtime string, through ...string) *exec.Cmd {
+		args := append(through, "setpriv", "--reuid", u.Uid, "--regid", u.Gid, "--clear-groups", program, "-test.run", "^TestRootless$", "-test.v")
+		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Dir = "/"
-		cmd.Env = append([]string{
+		cmd.Env = []string{
 			"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "USER=" + u.Username, "XDG_RUNTIME_DIR=" + dir, "TMPDIR=" + dir,
-			"SANDBOX_IMAGE_DIR=" + filepath.Join(dir, "images"), "AIVORY_SOAK=" + os.Getenv("AIVORY_SOAK"), rootlessUser + "=" + u.Username,
-		}, env...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id(t, u.Uid), Gid: id(t, u.Gid)}}
+			"SANDBOX_IMAGE_DIR=" + filepath.Join(dir, "images"), "AIVORY_SOAK=" + os.Getenv("AIVORY_SOAK"), rootlessRuntime + "=" + runtime,
+		}
 		return cmd
 	}
 	// What that leaves when it is killed is not this process's, which has had
@@ -58,22 +59,37 @@ func TestRootless(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	out, err := as().CombinedOutput()
-	t.Logf("%s", out)
-	if err != nil || !strings.Contains(string(out), "PASS") {
-		t.Error(err)
+	passes := func(t *testing.T, cmd *exec.Cmd) {
+		out, err := cmd.CombinedOutput()
+		t.Logf("%s", out)
+		if err != nil || !strings.Contains(string(out), "PASS") {
+			t.Error(err)
+		}
 	}
+	t.Run("runc", func(t *testing.T) { passes(t, as("runc")) })
+	t.Run("crun", func(t *testing.T) {
+		if b, _ := os.ReadFile("/sys/fs/cgroup/unified/cgroup.controllers"); len(bytes.TrimSpace(b)) == 0 {
+			passes(t, as("crun"))
+			return
+		}
+		// What it cannot work with is hidden from it, as on a host that has none.
+		passes(t, as("crun", "unshare", "--mount", "sh", "-c", `umount --lazy /sys/fs/cgroup/unified && exec "$@"`, "sh"))
+		out, err := as("crun").CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "use runc, or start the service as root") {
+			t.Errorf("with cgroups of both versions: %v: %s", err, out)
+		}
+	})
 	t.Run("NoNumbers", func(t *testing.T) {
 		takeNumbers(t, u)
-		out, err := as().CombinedOutput()
+		out, err := as("runc").CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "usermod --add-subuids") {
 			t.Errorf("without numbers of its own: %v: %s", err, out)
 		}
 	})
 }
 
-func runRootless(t *testing.T) {
-	open, opts := on("runc")
+func runRootless(t *testing.T, runtime string) {
+	open, opts := on(runtime)
 	opts.Short = true
 	opts.Control = nil // the runtime stops processes by their cgroup
 	opts.Except = map[string]string{
@@ -81,7 +97,7 @@ func runRootless(t *testing.T) {
 	}
 	opts.Posture = map[string]any{"groups": []any{}} // the program's own is in "gid"
 	t.Run("GVisor", func(t *testing.T) {
-		cfg := config(t, "runc", runnertest.Config{})
+		cfg := config(t, runtime, runnertest.Config{})
 		cfg.Runtime = "runsc"
 		if _, err := oci.New(cfg); err == nil || !strings.Contains(err.Error(), "gVisor needs root") {
 			t.Errorf("got %v", err)
