@@ -52,7 +52,8 @@ func (m *Manager) finish(s *session, e ending, told chan<- error) {
 	case o == refused:
 		m.log.Error("workspace is lost: it can be kept neither in its store nor in the spool", "session", s.id)
 	}
-	if o == refused || o == lost {
+	gone := o == refused || o == lost
+	if gone {
 		m.lost.Add(1)
 	}
 	m.mu.Lock()
@@ -65,6 +66,9 @@ func (m *Manager) finish(s *session, e ending, told chan<- error) {
 	span.End(nil)
 	s.lock.release()
 	told <- nil
+	if gone {
+		m.cleanUnlocked(t)
+	}
 	if o == failed && !m.keepLater(s, t, e) {
 		return
 	}
@@ -118,6 +122,7 @@ func (m *Manager) keepLater(s *session, t *target, e ending) bool {
 		case o != kept:
 			m.log.Error("workspace is lost: its runner does not hand it out", "session", s.id)
 			m.lost.Add(1)
+			m.cleanUnlocked(t)
 		}
 		m.mu.Lock()
 		s.phase = PhaseGone

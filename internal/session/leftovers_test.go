@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,6 +63,33 @@ func TestKilledUploadLeavesNothing(t *testing.T) {
 			w.plant(key, `{"x":"young"}`, time.Now())
 			w.restart()
 			w.engine.setFail("pack", nil)
+		},
+		"its runner is gone": func(w *world) {
+			w.restart()
+			id := w.create(conversation("k"))
+			w.put(id, "x", "old")
+			w.engine.setFail("pack", errors.New("engine restarts"))
+			ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+			w.engine.set(func() { clear(w.engine.containers) })
+			w.engine.setFail("pack", nil)
+			w.restart()
+		},
+		"its runner does not hand it out": func(w *world) {
+			w.restart()
+			id := w.create(conversation("k"))
+			w.put(id, "x", "old")
+			w.engine.setFail("pack", errors.New("no"))
+			ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+			w.restart()
+		},
+		"refused everywhere": func(w *world) {
+			w.restart()
+			id := w.create(conversation("k"))
+			w.put(id, "x", strings.Repeat("x", spoolBytes))
+			w.engine.setFail("pack", errors.New("engine restarts"))
+			ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+			w.engine.setFail("pack", nil)
+			w.restart()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -121,6 +121,19 @@ func (m *Manager) clean(ctx context.Context, t *target) {
 	delete(m.untidy, t.place())
 }
 
+// cleanUnlocked is clean for who does not hold the lock of t. It takes a bounded time.
+func (m *Manager) cleanUnlocked(t *target) {
+	ctx, cancel := context.WithTimeoutCause(m.hard, purgeTimeout, errTooSlow)
+	defer cancel()
+	unlock, err := m.keys.lock(ctx, t.place())
+	if err != nil {
+		m.log.Warn("cannot remove what an unfinished upload may have left", "storage", t.storage, "key", t.key, "err", err)
+		return
+	}
+	defer unlock()
+	m.clean(ctx, t)
+}
+
 // maxLayers bounds the layers on a base. It takes that many sessions in a row
 // that could not read their store to come there.
 const maxLayers = 32
