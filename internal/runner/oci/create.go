@@ -50,7 +50,7 @@ func (d *Driver) Create(ctx context.Context, spec runner.Spec) (string, error) {
 	}
 	lasting, cancel := runner.Outlast(ctx, createGrace)
 	defer cancel()
-	pid, err := d.runtime.run(lasting, id, d.bundle(id))
+	pid, err := d.run(lasting, id)
 	if err == nil {
 		d.reaper.add(pid)
 		if d.host.rootless != nil {
@@ -65,6 +65,18 @@ func (d *Driver) Create(ctx context.Context, spec runner.Spec) (string, error) {
 		return "", err
 	}
 	return id, nil
+}
+
+// run starts a runner from its bundle and returns its process identifier on this
+// host. After an error the runtime may know of the runner.
+func (d *Driver) run(ctx context.Context, id string) (int, error) {
+	pid, err := d.runtime.run(ctx, id, d.bundle(id))
+	for try := 1; unsealed(err) && try < sealTries; try++ {
+		if err = d.runtime.remove(ctx, id); err == nil {
+			pid, err = d.runtime.run(ctx, id, d.bundle(id))
+		}
+	}
+	return pid, err
 }
 
 // prepare makes the bundle. After an error there is none. From here on, the

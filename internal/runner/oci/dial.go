@@ -38,6 +38,9 @@ func (d *Driver) Dial(ctx context.Context, id string, command, env []string) (ru
 	r, err := d.runtimeFor(config)
 	if err == nil {
 		s, err = d.start(ctx, r, id, process)
+		for try := 1; unsealed(err) && try < sealTries; try++ {
+			s, err = d.start(ctx, r, id, process)
+		}
 	} else {
 		err = fmt.Errorf("cannot start a command in runner %s: %w", id, err)
 	}

@@ -150,22 +150,76 @@ func TestDeadAreWaitedFor(t *testing.T) {
 	}
 }
 
-// TestListThatFails: a runtime fails to list at all where one runner's state comes
-// or goes meanwhile, which what a killed service had started may see to.
-func TestListThatFails(t *testing.T) {
-	dir := t.TempDir()
-	failures := filepath.Join(dir, "failures")
-	wrapper := "#!/bin/sh\nfor word; do\n" +
-		"  if [ \"$word\" = list ] && [ -s " + failures + " ]; then sed -i 1d " + failures + "; echo state is gone >&2; exit 255; fi\n" +
-		"done\nexec " + runnertest.Program(t, "runc") + " \"$@\"\n"
+// failingRuntime makes a runc in dir that fails at a command with a message, as
+// often as is asked for, and else is the real one.
+func failingRuntime(t *testing.T, dir, command, message string) (fails func(times int)) {
+	t.Helper()
+	failures := filepath.Join(dir, "failures-"+command)
+	wrapper := `#!/bin/sh
+log=/dev/stderr
+before=
+for word; do
+  [ "$before" = --log ] && log=$word
+  if [ "$word" = ` + command + ` ] && [ -s ` + failures + ` ]; then
+    sed -i 1d ` + failures + `
+    echo '{"level":"fatal","msg":"` + message + `"}' >>"$log"
+    echo '{"level":"error","msg":"something else"}' >>"$log"
+    exit 255
+  fi
+  before=$word
+done
+exec ` + runnertest.Program(t, "runc") + ` "$@"
+`
 	if err := os.WriteFile(filepath.Join(dir, "runc"), []byte(wrapper), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	fails := func(times int) {
+	return func(times int) {
 		if err := os.WriteFile(failures, bytes.Repeat([]byte("x\n"), times), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestRuntimeCannotSealItself: the kernel refuses runc the seal on the copy that it
+// runs from while it moves one of its pages, and not for long.
+func TestRuntimeCannotSealItself(t *testing.T) {
+	const message = "nsexec[1]: could not ensure we are a cloned binary: Device or resource busy"
+	for _, command := range []string{"run", "exec"} {
+		t.Run(command, func(t *testing.T) {
+			dir := t.TempDir()
+			fails := failingRuntime(t, dir, command, message)
+			cfg := config(t, "runc", runnertest.Config{})
+			cfg.Runtime = filepath.Join(dir, "runc")
+			d, err := oci.New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = d.Close() }()
+			fails(2)
+			id, _ := runnertest.Create(t, d, runnertest.SmallLimits)
+			if got := runnertest.Command(t, d, id, "echo", "alive"); got != "alive\n" {
+				t.Errorf("it says %q", got)
+			}
+			fails(1000)
+			if command == "run" {
+				_, err = d.Create(t.Context(), runnertest.Spec(runnertest.SmallLimits))
+			} else {
+				_, err = d.Dial(t.Context(), id, []string{"true"}, nil)
+			}
+			if err == nil || !strings.Contains(err.Error(), "cloned binary") {
+				t.Errorf("got %v", err)
+			}
+			fails(0)
+			runnertest.Remove(t, d, id)
+		})
+	}
+}
+
+// TestListThatFails: a runtime fails to list at all where one runner's state comes
+// or goes meanwhile, which what a killed service had started may see to.
+func TestListThatFails(t *testing.T) {
+	dir := t.TempDir()
+	fails := failingRuntime(t, dir, "list", "state is gone")
 	cfg := config(t, "runc", runnertest.Config{})
 	cfg.Runtime = filepath.Join(dir, "runc")
 	d, err := oci.New(cfg)

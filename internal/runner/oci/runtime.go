@@ -136,7 +136,7 @@ func (r *runtime) run(ctx context.Context, id, bundle string) (int, error) {
 	client.Log = log
 	_, err = client.Run(ctx, id, bundle, &runc.CreateOpts{IO: stdio{null, null, null}, PidFile: pids, Detach: true})
 	if err != nil {
-		if said := lastError(log); said != "" {
+		if said := errorsIn(log); said != "" {
 			err = fmt.Errorf("%w: %s", err, said)
 		}
 		return 0, r.failed(ctx, "start runner "+id, err)
@@ -223,20 +223,35 @@ func (r *runtime) version(ctx context.Context) (string, error) {
 	return r.told, nil
 }
 
-// lastError returns the last error in a log that a runtime wrote.
-func lastError(path string) string {
+// errorsIn returns the last errors in a log that a runtime wrote: the first of them
+// is the cause of the others.
+func errorsIn(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return ""
 	}
-	said := ""
+	var said []string
 	for line := range bytes.Lines(b) {
 		var entry struct{ Level, Msg string }
 		if json.Unmarshal(line, &entry) == nil && (entry.Level == "error" || entry.Level == "fatal") {
-			said = entry.Msg
+			said = append(said, entry.Msg)
 		}
 	}
-	return said
+	return strings.Join(said[max(0, len(said)-3):], "; ")
+}
+
+// sealTries is how often a runtime is started that cannot seal itself.
+const sealTries = 3
+
+// unsealed tells whether a runtime failed because the kernel did not seal the copy
+// of its program that it works from. The kernel refuses that for a moment while it
+// moves one of the copy's pages, on busy hosts. Nothing has been started then.
+func unsealed(err error) bool {
+	if err == nil {
+		return false
+	}
+	said := strings.ToLower(err.Error())
+	return strings.Contains(said, "resource busy") && (strings.Contains(said, "cloned binary") || strings.Contains(said, "seal"))
 }
 
 func readPid(path string) (int, error) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -187,7 +188,9 @@ func testEscape(t *testing.T, s *suite) {
 	t.Run("TheEnginesProgram", func(t *testing.T) {
 		s.skip(t)
 		done := make(chan outcome, 1)
-		go func() {
+		var running sync.WaitGroup
+		defer running.Wait() // also where a command fails
+		running.Go(func() {
 			o, err := b.try(t.Context(), trickTools+`
 own = os.readlink('/proc/self/exe')
 end = time.monotonic() + 4
@@ -215,7 +218,7 @@ while time.monotonic() < end:
 				t.Error(err)
 			}
 			done <- o
-		}()
+		})
 		time.Sleep(500 * time.Millisecond)
 		for range 12 {
 			b.command(t, "", "true")
