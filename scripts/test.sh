@@ -16,15 +16,14 @@ preparing=''
 if [ "$(id -u)" = 0 ]; then
     mkdir -p "$AIVORY_CACHE_DIR"
     prepared=$AIVORY_CACHE_DIR/prepare.log
-    runners=$(mktemp -u "$AIVORY_CACHE_DIR/runners-ready.XXXXXX")
-    RUNNERS=$runners setsid bash -ec '. scripts/lib.sh; packages podman uidmap; scripts/docker.sh; images/runner/build.sh; make build; scripts/oci.sh; for r in crun runsc; do SANDBOX_RUNTIME=$r scripts/oci.sh; done; touch "$RUNNERS"; scripts/s3-servers.sh; scripts/deploy.sh' >"$prepared" 2>&1 &
+    export results=$(mktemp -d) # of what follows
+    setsid bash -ec 'trap "touch \"$results/ended\"" EXIT; . scripts/lib.sh; packages podman uidmap; scripts/docker.sh; images/runner/build.sh; make build; scripts/oci.sh; for r in crun runsc; do SANDBOX_RUNTIME=$r scripts/oci.sh; done; touch "$results/runners"; scripts/s3-servers.sh; scripts/deploy.sh; touch "$results/all"' >"$prepared" 2>&1 &
     preparing=$!
-    export results=$(mktemp -d) # of the tests below
-    trap 'kill -- -"$preparing" 2>/dev/null || true; rm -rf "$runners" "$results"' EXIT
+    trap 'kill -- -"$preparing" 2>/dev/null || true; rm -rf "$results"' EXIT
 fi
 
-# ready waits until what a file stands for is prepared, or all is, and shows what is
-# new in the log meanwhile.
+# ready waits until that much is prepared, and shows what is new in the log
+# meanwhile.
 shown=0
 ready() {
     local lines
@@ -32,11 +31,11 @@ ready() {
         lines=$(wc -l <"$prepared")
         tail -n +$((shown + 1)) "$prepared" | head -n $((lines - shown)) >&2
         shown=$lines
-        [ ! -e "$1" ] && kill -0 "$preparing" 2>/dev/null
+        [ ! -e "$results/$1" ] && [ ! -e "$results/ended" ] && kill -0 "$preparing" 2>/dev/null
     do
         sleep 1
     done
-    [ -e "$1" ] || wait "$preparing" || die "cannot prepare the other tests; log: $prepared"
+    [ -e "$results/$1" ] || die "cannot prepare the other tests; log: $prepared"
 }
 
 scripts/lint.sh
@@ -45,7 +44,7 @@ go test -race -timeout 10m ./...
 
 [ -n "$preparing" ] || die 'the unit tests passed; the others need root: they start Docker and look at runners from outside'
 say 'what the other tests need: Docker, the runner image'
-ready "$runners"
+ready runners
 
 say 'integration tests'
 # Two at a time: the tests wait for engines and stores half of the time. Real
@@ -68,23 +67,19 @@ two_at_a_time() { xargs -L 1 -P 2 bash -c 'job "$@"' job; }
 
 tested=$(grep -rl --include='*_test.go' '^//go:build.*\bintegration\b' internal | xargs -r -n1 dirname | sort -u)
 engines='^TestConformance(Runsc|Podman)' # of the tests' own
-# Drivers need no store.
-{
-    echo "internal/runner/docker ^Test $engines"
-    echo "internal/runner/docker $engines -"
-    grep '^internal/runner/' <<<"$tested" | grep -v /docker | sed 's/$/ . -/'
-} | two_at_a_time
-say 'what is still missing: object stores'
-ready /nonexistent
 # The service on other drivers than Docker: what programs in the field do, as far
 # as it depends on what they run on, and with long counts all there is.
 elsewhere='^Test(ExitCodes|EndsCleanly|NoBleedBetweenRuns|NoSecretReachesARunner|LinearAlgebraAfterFork|OutOfMemory|OutputsThatLie|AClientThatGoesAwayFreesItsSlot|SmallerThings)$'
 [ -z "${AIVORY_SOAK:-}" ] || elsewhere=^Test
-# What takes longest goes first, in two halves.
+# Drivers need no store, so that two of them go first; then what takes longest.
 {
+    echo "internal/runner/docker ^Test $engines"
+    echo "internal/runner/docker $engines -"
+    ready all
     printf '%s\n' 'cmd/aivory-sandbox ^Test[M-Z] -' 'cmd/aivory-sandbox ^Test[A-L] -'
+    grep '^internal/runner/' <<<"$tested" | grep -v /docker | sed 's/$/ . -/'
     for r in runsc runc; do echo "cmd/aivory-sandbox $elsewhere - SANDBOX_DRIVER=oci SANDBOX_RUNTIME=$r"; done
-    grep -v '^internal/runner/' <<<"$tested" | sed 's/$/ . -/'
+    grep -v '^internal/runner/\|^cmd/' <<<"$tested" | sed 's/$/ . -/'
 } | two_at_a_time
 
 for failure in "$results"/*.failed; do

@@ -75,6 +75,7 @@ func TestStreaming(t *testing.T) {
 	t.Run("lines come as they are printed", func(t *testing.T) {
 		var late []time.Duration
 		var names []string
+		var line string
 		var last result
 		err := s.follow(t.Context(), `
 import sys, time
@@ -84,11 +85,16 @@ for _ in range(7):
 print("中", end="", file=sys.stderr)
 open("/workspace/outputs/a.txt", "w").write("hello")`, func(e sse) bool {
 			if names = append(names, e.name); e.name == "stdout" {
-				printed, err := strconv.ParseFloat(strings.TrimSpace(e.text()), 64)
-				if err != nil {
-					t.Errorf("a line: %q", e.text())
+				// Python writes a line and its end in two steps, unbuffered.
+				line += e.text()
+				if !strings.HasSuffix(line, "\n") {
+					return true
 				}
-				late = append(late, time.Since(time.UnixMicro(int64(printed*1e6))))
+				printed, err := strconv.ParseFloat(strings.TrimSpace(line), 64)
+				if err != nil {
+					t.Errorf("a line: %q", line)
+				}
+				late, line = append(late, time.Since(time.UnixMicro(int64(printed*1e6)))), ""
 			}
 			if e.name == "result" {
 				last, _ = parseResult(answer{status: 200, body: []byte(e.data)})
