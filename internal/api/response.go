@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -87,6 +88,11 @@ func (w *response) leaveBody() {
 		}
 	}
 	w.Header().Set("Connection", "close")
+	_ = w.ctl.SetReadDeadline(time.Now().Add(leaveWait))
+	// A connection that is closed while the client is still sending is reset, and the
+	// answer lost. The server waits a moment in between, but where the client asked
+	// for the close it does so only after a body that was over a limit: so here is one.
+	_, _ = http.MaxBytesReader(w.ResponseWriter, io.NopCloser(strings.NewReader("x")), 0).Read(make([]byte, 1))
 }
 
 // sendJSON answers with a small JSON value.

@@ -151,6 +151,41 @@ func TestConnectionAfterErrors(t *testing.T) {
 	}
 }
 
+// A body that nobody wants is cut off so that a client which is still sending it
+// can read the answer: a connection that is closed at once is reset.
+func TestAnswerBeforeTheBodyIsThere(t *testing.T) {
+	s := start(t)
+	const key = "Authorization: Bearer " + testKey
+	part := strings.Repeat(" ", 200_000)
+	for _, closes := range []string{"", "Connection: close\r\n"} {
+		for name, test := range map[string]struct {
+			path, header, body string
+			status             int
+		}{
+			"too large":    {"/files/list", key + "\r\nContent-Length: 900000", part, 413},
+			"chunked":      {"/files/list", key + "\r\nTransfer-Encoding: chunked", "80000\r\n" + part + part, 413},
+			"unauthorized": {"/storage/put", "Content-Length: 290000", part, 401},
+			"no such path": {"/nowhere", key + "\r\nContent-Length: 290000", part, 404},
+		} {
+			t.Run(name+" "+closes, func(t *testing.T) {
+				conn, err := net.Dial("tcp", s.addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+				fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%s%s\r\n\r\n%s", test.path, closes, test.header, test.body)
+				if got := readAnswer(t, conn, "POST"); got.status != test.status || !got.closes {
+					t.Errorf("%d %s, closes %t", got.status, got.body, got.closes)
+				}
+				if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
+					t.Errorf("after the answer: %v", err)
+				}
+			})
+		}
+	}
+}
+
 func TestSlowBody(t *testing.T) {
 	s := start(t, func(c *Config) { c.StallTimeout = 100 * time.Millisecond })
 	got := s.raw(t, "POST /files/list HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+testKey+"\r\nContent-Length: 100\r\n\r\n{")

@@ -150,11 +150,11 @@ func TestDeadAreWaitedFor(t *testing.T) {
 	}
 }
 
-// failingRuntime makes a runc in dir that fails at a command with a message, as
-// often as is asked for, and else is the real one.
-func failingRuntime(t *testing.T, dir, command, message string) (fails func(times int)) {
+// failing opens a driver on a runc in dir that fails at a command with a message,
+// as often as is asked for, and else is the real one.
+func failing(t *testing.T, dir, command, message string) (d *oci.Driver, fails func(times int)) {
 	t.Helper()
-	failures := filepath.Join(dir, "failures-"+command)
+	failures := filepath.Join(dir, "failures")
 	wrapper := `#!/bin/sh
 log=/dev/stderr
 before=
@@ -173,7 +173,14 @@ exec ` + runnertest.Program(t, "runc") + ` "$@"
 	if err := os.WriteFile(filepath.Join(dir, "runc"), []byte(wrapper), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return func(times int) {
+	cfg := config(t, "runc", runnertest.Config{})
+	cfg.Runtime = filepath.Join(dir, "runc")
+	d, err := oci.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	return d, func(times int) {
 		if err := os.WriteFile(failures, bytes.Repeat([]byte("x\n"), times), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -186,21 +193,14 @@ func TestRuntimeCannotSealItself(t *testing.T) {
 	const message = "nsexec[1]: could not ensure we are a cloned binary: Device or resource busy"
 	for _, command := range []string{"run", "exec"} {
 		t.Run(command, func(t *testing.T) {
-			dir := t.TempDir()
-			fails := failingRuntime(t, dir, command, message)
-			cfg := config(t, "runc", runnertest.Config{})
-			cfg.Runtime = filepath.Join(dir, "runc")
-			d, err := oci.New(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = d.Close() }()
+			d, fails := failing(t, t.TempDir(), command, message)
 			fails(2)
 			id, _ := runnertest.Create(t, d, runnertest.SmallLimits)
 			if got := runnertest.Command(t, d, id, "echo", "alive"); got != "alive\n" {
 				t.Errorf("it says %q", got)
 			}
 			fails(1000)
+			var err error
 			if command == "run" {
 				_, err = d.Create(t.Context(), runnertest.Spec(runnertest.SmallLimits))
 			} else {
@@ -219,14 +219,7 @@ func TestRuntimeCannotSealItself(t *testing.T) {
 // or goes meanwhile, which what a killed service had started may see to.
 func TestListThatFails(t *testing.T) {
 	dir := t.TempDir()
-	fails := failingRuntime(t, dir, "list", "state is gone")
-	cfg := config(t, "runc", runnertest.Config{})
-	cfg.Runtime = filepath.Join(dir, "runc")
-	d, err := oci.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = d.Close() }()
+	d, fails := failing(t, dir, "list", "state is gone")
 	alive, _ := runnertest.Create(t, d, runnertest.SmallLimits)
 	half := "aivory-sbx-" + runnertest.RandomHex(16)
 	if err := os.Mkdir(filepath.Join(runDir(testInstance+"-runc"), "bundles", half), 0o700); err != nil {
