@@ -110,6 +110,14 @@ func (m *Manager) isFirst(s *session, t *target) bool {
 	if s.restored || len(m.pending(t)) > 0 {
 		return false
 	}
+	for _, other := range m.endingAt(t) {
+		m.mu.Lock()
+		worthMore := other != s && other.used
+		m.mu.Unlock()
+		if worthMore {
+			return false
+		}
+	}
 	ctx, cancel := context.WithTimeoutCause(m.hard, m.cfg.ArchiveTimeout, errTooSlow)
 	defer cancel()
 	obj, err := t.stat(ctx, t.key)
@@ -178,7 +186,7 @@ func (m *Manager) upload(log *slog.Logger, s *session, t *target) error {
 func (m *Manager) intoSpool(log *slog.Logger, s *session, t *target, ended time.Time) error {
 	ctx, cancel := context.WithTimeoutCause(m.hard, m.cfg.ArchiveTimeout, errTooSlow)
 	defer cancel()
-	head := t.head(ended)
+	head := m.head(t, ended)
 	head.Lineage = s.lineage
 	var stats runner.PackStats
 	e, err := m.deps.Spool.Add(head, func(w io.Writer) (err error) {
@@ -212,6 +220,10 @@ func (m *Manager) makeRoom(ctx context.Context, t *target, l spool.Lineage) (key
 	return t.key, nil
 }
 
+// layerPause is more than the grain of any store's clock, so that a layer is dated
+// later than its base.
+const layerPause = 1100 * time.Millisecond
+
 // freeLayer returns the key on top of what is kept at t: the base where there is
 // nothing yet.
 func (m *Manager) freeLayer(ctx context.Context, t *target) (key string, err error) {
@@ -227,6 +239,11 @@ func (m *Manager) freeLayer(ctx context.Context, t *target) (key string, err err
 		case obj == nil && base == nil && n == 1:
 			return t.key, nil
 		case obj == nil:
+			if base != nil {
+				if err := wait(ctx, layerPause, nil, nil, nil); !errors.Is(err, errQueueTimeout) {
+					return "", err
+				}
+			}
 			m.log.Warn("storing a workspace on top of what could not be restored into it", "storage", t.storage, "key", t.layer(n))
 			return t.layer(n), nil
 		}
@@ -235,8 +252,8 @@ func (m *Manager) freeLayer(ctx context.Context, t *target) (key string, err err
 }
 
 // dropLayers removes the layers that a new base has replaced. One that it does
-// not know of is copied first. Where that fails, what stays is older than its
-// base, so that nobody takes it for a layer of it.
+// not know of is copied first. Where that fails, what stays is no younger than
+// its base, so that nobody takes it for a layer of it.
 func (m *Manager) dropLayers(ctx context.Context, t *target, l spool.Lineage) {
 	if l.Partial {
 		return

@@ -55,6 +55,20 @@ func TestKilledUploadLeavesNothing(t *testing.T) {
 			w.restart()
 			ok(w.t, w.Delete(w.t.Context(), newID(), DeleteRequest{Discard: true, ArchiveKey: "k", Storage: conversation("k").Storage}))
 		},
+		"superseded in the spool": func(w *world) {
+			w.plant(key, `{"x":"old"}`, time.Now())
+			w.bucket.setDown(true)
+			layer := w.create(conversation("k")) // cannot see what there is
+			w.put(layer, "y", "Y")
+			ok(w.t, w.Delete(w.t.Context(), layer, DeleteRequest{}))
+			w.bucket.halves["p/workspaces/k.1.tgz"] = true
+			w.restart()
+			w.bucket.setFail("get", nil)
+			id := w.create(conversation("k"))
+			w.put(id, "z", "Z")
+			ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+			w.restart()
+		},
 		"no longer the first": func(w *world) {
 			w.restart() // records are complete from here on
 			id := w.create(conversation("k"))
@@ -133,5 +147,32 @@ func TestDiscardWhileStoringFromTheSpool(t *testing.T) {
 		if keys := w.bucket.keys(); len(keys) != 0 || w.spooled() != 0 || len(w.bucket.halves) != 0 {
 			w.t.Errorf("left in the store %v, some of %v, %d in the spool, log\n%s", keys, w.bucket.halves, w.spooled(), w.logs)
 		}
+	})
+}
+
+// TestUnusedSessionHarmsNoneThatEnds: a session in which nothing was done does not
+// supersede one whose workspace is still to be had from its runner.
+func TestUnusedSessionHarmsNoneThatEnds(t *testing.T) {
+	inWorld(t, func(w *world) {
+		used, unused := w.create(conversation("k")), w.create(conversation("k"))
+		w.put(used, "x", "X")
+		w.engine.setFail("pack", errors.New("engine restarts"))
+		ok(w.t, w.Delete(w.t.Context(), used, DeleteRequest{}))
+		w.engine.setFail("pack", nil)
+		ok(w.t, w.Delete(w.t.Context(), unused, DeleteRequest{}))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		w.has("k", "x=X")
+	})
+}
+
+// TestLayerThatCouldNotBeRemoved hides nothing of the base that has replaced it,
+// however coarse the store's clock is.
+func TestLayerThatCouldNotBeRemoved(t *testing.T) {
+	inWorld(t, func(w *world) {
+		now := time.Now()
+		w.plant("p/workspaces/k.tgz", `{"x":"new"}`, now)
+		w.plant("p/workspaces/k.1.tgz", `{"x":"discarded"}`, now)
+		w.has("k", "x=new")
 	})
 }

@@ -41,7 +41,7 @@ func (m *Manager) purge(t *target) error {
 	m.mu.Lock()
 	now := m.stampLocked()
 	m.mu.Unlock()
-	entry, err := m.deps.Spool.AddPurge(t.head(now))
+	entry, err := m.deps.Spool.AddPurge(m.head(t, now))
 	if err != nil { // nothing to fall back on, but it may still succeed
 		m.log.Error("cannot keep a deletion in the spool", "storage", t.storage, "key", t.key, "err", err)
 	}

@@ -150,7 +150,9 @@ func (m *Manager) restoreStored(ctx context.Context, log *slog.Logger, s *sessio
 		if n == 0 {
 			base = obj.ModTime
 		}
-		stale := !obj.ModTime.IsZero() && obj.ModTime.Before(base)
+		// A layer is stored a while after its base: see freeLayer. One that is not was
+		// replaced by that base, and could not be removed.
+		stale := n > 0 && !obj.ModTime.IsZero() && !obj.ModTime.After(base)
 		if stale || slices.Contains(s.lineage.Bad, key) {
 			err = nil
 		} else {

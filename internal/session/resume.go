@@ -20,7 +20,9 @@ func (m *Manager) resume(ctx context.Context) (complete bool, err error) {
 	}
 	for _, e := range m.deps.Spool.Entries() {
 		m.stampedLocked(e.Time)
-		m.soilLocked(&target{storage: e.Storage, key: e.Key}, e.Lineage)
+		t := &target{storage: e.Storage, key: e.Key}
+		m.soilLocked(t, e.Lineage)
+		m.untidy[t.place()] = max(m.untidy[t.place()], e.Untidy)
 	}
 	m.mu.Unlock()
 	for _, r := range records {

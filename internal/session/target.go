@@ -83,9 +83,12 @@ func place(cfg storage.Config, key string) string { return store(cfg) + "\x00" +
 
 func (t *target) place() string { return place(t.storage, t.key) }
 
-// head describes a job for t in the spool.
-func (t *target) head(at time.Time) spool.Head {
-	return spool.Head{Storage: t.storage, Key: t.key, Stem: t.stem, Time: at.Round(0)}
+// head describes a job for t in the spool. It takes over what older jobs for t,
+// which it may supersede, know of parts that were left.
+func (m *Manager) head(t *target, at time.Time) spool.Head {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return spool.Head{Storage: t.storage, Key: t.key, Stem: t.stem, Time: at.Round(0), Untidy: m.untidy[t.place()]}
 }
 
 // soilLocked notes that some of an upload may be left at t, or in a layer on it.

@@ -48,6 +48,9 @@ type Head struct {
 	Purge bool `json:"purge,omitempty"`
 	// Lineage says how the archive relates to what is stored already.
 	Lineage Lineage `json:"lineage,omitzero"`
+	// Untidy is on how many keys, the base's and those of layers, parts of earlier
+	// uploads may be left.
+	Untidy int `json:"untidy,omitempty"`
 }
 
 // Lineage says how a workspace relates to what is kept of it in its store: a
