@@ -33,7 +33,7 @@ func (m *Manager) resume(ctx context.Context) (complete bool, err error) {
 		m.resumeOne(ctx, r, now)
 	}
 	if !complete {
-		m.log.Warn("session records are new or not all there: every runner of this instance is taken for a session")
+		m.log.Info("session records are new, or were lost in part: runners of this instance that are found become sessions")
 	}
 	return complete, nil
 }
