@@ -85,6 +85,12 @@ elsewhere='^Test(ExitCodes|EndsCleanly|NoBleedBetweenRuns|NoSecretReachesARunner
 for failure in "$results"/*.failed; do
     [ -e "$failure" ] || continue
     read -ra what <"$failure"
+    # After a panic, or out of time, nobody knows what else would have failed.
+    if grep -qE '^(panic: |fatal error: |testing: race detected outside)' "${failure%.failed}"; then
+        say "${what[0]}: once more, whole"
+        integration_tests "${what[@]}"
+        continue
+    fi
     failed=$(sed -n 's/^--- FAIL: \([A-Za-z0-9_]*\).*/\1/p' "${failure%.failed}" | sort -u | paste -sd '|')
     [ -n "$failed" ] || die "${what[0]}: failed outside of its tests"
     say "${what[0]}: once more, by themselves: $failed"

@@ -65,7 +65,7 @@ func (m *Manager) archive(s *session, t *target, e ending) outcome {
 		unwanted = true
 	}
 	if unwanted {
-		m.clean(m.hard, t)
+		m.cleanSoon(t)
 		return kept
 	}
 	m.trySave(s)

@@ -131,7 +131,7 @@ func (m *Manager) deliver(ctx context.Context, e spool.Entry) error {
 		return m.deps.Spool.SetAside(e.Name)
 	}
 	if _, wanted := m.deps.Spool.Get(e.Name); !wanted {
-		return m.purgeBucket(ctx, t) // discarded on its way: not all who discard wait for this key
+		return nil // discarded on its way; where it can be deleted the spool says so
 	}
 	if !e.Purge {
 		m.log.Info("archive stored from the spool", "storage", t.storage, "key", t.key, "since", e.Time)
@@ -184,6 +184,10 @@ func (m *Manager) putAndDate(ctx context.Context, t *target, key, name string) (
 		return 0, err
 	}
 	now := time.Now()
+	// It has the same name each time it is tried, by whatever process.
+	if err := t.bucket.RemoveLeftovers(ctx, key); err != nil {
+		m.log.Warn("cannot remove what an unfinished upload may have left", "storage", t.storage, "key", key, "err", err)
+	}
 	obj, err := t.stat(ctx, key)
 	if err != nil {
 		return 0, err

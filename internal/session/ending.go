@@ -67,7 +67,7 @@ func (m *Manager) finish(s *session, e ending, told chan<- error) {
 	s.lock.release()
 	told <- nil
 	if gone {
-		m.cleanUnlocked(t)
+		m.cleanSoon(t)
 	}
 	if o == failed && !m.keepLater(s, t, e) {
 		return
@@ -122,7 +122,7 @@ func (m *Manager) keepLater(s *session, t *target, e ending) bool {
 		case o != kept:
 			m.log.Error("workspace is lost: its runner does not hand it out", "session", s.id)
 			m.lost.Add(1)
-			m.cleanUnlocked(t)
+			m.cleanSoon(t)
 		}
 		m.mu.Lock()
 		s.phase = PhaseGone

@@ -66,7 +66,7 @@ func (b *bucket) setDown(down bool) {
 	b.set(func() {
 		clear(b.fail)
 		if down {
-			for _, call := range []string{"put", "get", "delete", "list"} {
+			for _, call := range []string{"put", "get", "delete", "list", "leftovers"} {
 				b.fail[call] = errors.New("connection refused")
 			}
 		}

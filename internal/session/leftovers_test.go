@@ -140,8 +140,13 @@ func TestDiscardWhileStoringFromTheSpool(t *testing.T) {
 		if w.spooled() != 2 {
 			w.t.Fatalf("%d in the spool", w.spooled())
 		}
+		w.bucket.setFail("delete", errors.New("no"))
+		w.bucket.setFail("leftovers", errors.New("no"))
 		req := DeleteRequest{Discard: true, ArchiveKey: "k", Storage: conversation("k").Storage}
 		ok(w.t, w.Delete(w.t.Context(), newID(), req))
+		time.Sleep(5 * time.Minute) // the copy is stored meanwhile
+		w.bucket.set(func() { w.bucket.delay = 0; clear(w.bucket.fail) })
+		w.restart()
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if keys := w.bucket.keys(); len(keys) != 0 || w.spooled() != 0 || len(w.bucket.halves) != 0 {

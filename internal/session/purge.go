@@ -46,15 +46,9 @@ func (m *Manager) purge(t *target) error {
 		m.log.Error("cannot keep a deletion in the spool", "storage", t.storage, "key", t.key, "err", err)
 	}
 	m.supersede(t, now, entry.Name)
+	m.purgeBeside(t, now)
 	ctx, cancel := context.WithTimeoutCause(m.hard, purgeTimeout, errTooSlow)
 	defer cancel()
-	for _, e := range m.deps.Spool.Entries() {
-		if store(e.Storage) == store(t.storage) && strings.HasPrefix(e.Key, t.keptPrefix()) {
-			// One that is on its way to the store is deleted there by who brings it.
-			m.removePending(e)
-			m.clean(ctx, &target{storage: t.storage, bucket: t.bucket, stem: e.Stem, key: e.Key})
-		}
-	}
 	if err := m.purgeBucket(ctx, t); err != nil {
 		return err
 	}
@@ -62,6 +56,22 @@ func (m *Manager) purge(t *target) error {
 		m.removePending(entry)
 	}
 	return nil
+}
+
+// purgeBeside puts deletions in the place of archives in the spool that are to be
+// kept beside t: one of them may be on its way to the store, in part or whole.
+func (m *Manager) purgeBeside(t *target, at time.Time) {
+	for _, e := range m.deps.Spool.Entries() {
+		if e.Purge || store(e.Storage) != store(t.storage) || !strings.HasPrefix(e.Key, t.keptPrefix()) {
+			continue
+		}
+		beside := &target{storage: e.Storage, bucket: t.bucket, stem: e.Stem, key: e.Key}
+		if _, err := m.deps.Spool.AddPurge(m.head(beside, at)); err != nil {
+			m.log.Error("cannot keep a deletion in the spool", "storage", beside.storage, "key", beside.key, "err", err)
+		}
+		m.removePending(e)
+		m.wakeDelivery()
+	}
 }
 
 // purgeBucket deletes an archive, its layers, and what was kept beside it.

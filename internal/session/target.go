@@ -124,17 +124,26 @@ func (m *Manager) clean(ctx context.Context, t *target) {
 	delete(m.untidy, t.place())
 }
 
-// cleanUnlocked is clean for who does not hold the lock of t. It takes a bounded time.
-func (m *Manager) cleanUnlocked(t *target) {
-	ctx, cancel := context.WithTimeoutCause(m.hard, purgeTimeout, errTooSlow)
-	defer cancel()
-	unlock, err := m.keys.lock(ctx, t.place())
-	if err != nil {
-		m.log.Warn("cannot remove what an unfinished upload may have left", "storage", t.storage, "key", t.key, "err", err)
+// cleanSoon is clean for where nothing is to follow that would do it. It neither
+// waits nor wants the lock of t.
+func (m *Manager) cleanSoon(t *target) {
+	m.mu.Lock()
+	untidy := m.untidy[t.place()] > 0
+	m.mu.Unlock()
+	if !untidy {
 		return
 	}
-	defer unlock()
-	m.clean(ctx, t)
+	m.work.Go(func() {
+		ctx, cancel := context.WithTimeoutCause(m.hard, purgeTimeout, errTooSlow)
+		defer cancel()
+		unlock, err := m.keys.lock(ctx, t.place())
+		if err != nil {
+			m.log.Warn("cannot remove what an unfinished upload may have left", "storage", t.storage, "key", t.key, "err", err)
+			return
+		}
+		defer unlock()
+		m.clean(ctx, t)
+	})
 }
 
 // maxLayers bounds the layers on a base. It takes that many sessions in a row

@@ -72,9 +72,10 @@ func (d *Driver) Create(ctx context.Context, spec runner.Spec) (string, error) {
 func (d *Driver) run(ctx context.Context, id string) (int, error) {
 	pid, err := d.runtime.run(ctx, id, d.bundle(id))
 	for try := 1; unsealed(err) && try < sealTries; try++ {
-		if err = d.runtime.remove(ctx, id); err == nil {
-			pid, err = d.runtime.run(ctx, id, d.bundle(id))
+		if removeErr := d.runtime.remove(ctx, id); removeErr != nil {
+			return 0, errors.Join(err, removeErr)
 		}
+		pid, err = d.runtime.run(ctx, id, d.bundle(id))
 	}
 	return pid, err
 }

@@ -132,6 +132,9 @@ func (r *runtime) run(ctx context.Context, id, bundle string) (int, error) {
 	}
 	defer null.Close()
 	pids, log := filepath.Join(bundle, pidFile), filepath.Join(bundle, "log")
+	if err := os.Remove(log); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return 0, fmt.Errorf("cannot start runner %s: %w", id, err) // it would tell of an earlier try
+	}
 	client := r.client
 	client.Log = log
 	_, err = client.Run(ctx, id, bundle, &runc.CreateOpts{IO: stdio{null, null, null}, PidFile: pids, Detach: true})
