@@ -189,7 +189,7 @@ func TestRestartWithoutItsState(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-		}, 0, "every runner of this instance is taken for a session"},
+		}, 0, "runners of this instance that are found become sessions"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
