@@ -90,7 +90,10 @@ func TestManySessionsLiveAtOnce(t *testing.T) {
 	ids := make([]string, n)
 	began := time.Now()
 	for i := range ids {
-		ids[i] = must(p.create())
+		var err error
+		if ids[i], err = p.create(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	t.Logf("%d sessions made in %v", n, time.Since(began).Round(time.Second))
 	answer := func(p *process) {

@@ -179,8 +179,13 @@ func (r *runtime) remove(ctx context.Context, id string) error {
 	if err != nil && strings.Contains(err.Error(), "does not exist") {
 		return nil
 	}
-	// crun's word for one that somebody else removes meanwhile.
-	if err != nil && strings.Contains(err.Error(), "No such file or directory") && !exists(filepath.Join(r.root, id)) {
+	// crun fails where somebody else removes the same runner meanwhile, in words that
+	// depend on how far that has come.
+	state := filepath.Join(r.root, id)
+	for pause := 10 * time.Millisecond; err != nil && r.name == crun && exists(state) && pause < time.Second; pause *= 2 {
+		time.Sleep(pause)
+	}
+	if err != nil && r.name == crun && !exists(state) {
 		return nil
 	}
 	return r.failed(ctx, "remove runner "+id, err)
