@@ -52,9 +52,9 @@ func (m *Manager) finish(s *session, e ending, told chan<- error) {
 	case o == refused:
 		m.log.Error("workspace is lost: it can be kept neither in its store nor in the spool", "session", s.id)
 	}
-	gone := o == refused || o == lost
-	if gone {
+	if o == refused || o == lost {
 		m.lost.Add(1)
+		m.cleanSoon(t)
 	}
 	m.mu.Lock()
 	m.buryLocked(s)
@@ -66,9 +66,6 @@ func (m *Manager) finish(s *session, e ending, told chan<- error) {
 	span.End(nil)
 	s.lock.release()
 	told <- nil
-	if gone {
-		m.cleanSoon(t)
-	}
 	if o == failed && !m.keepLater(s, t, e) {
 		return
 	}

@@ -23,6 +23,17 @@ func (w *world) inSpool() {
 	time.Sleep(3 * time.Second)
 }
 
+// notPacked ends a session of a conversation whose engine does not hand out its
+// workspace, with records that are complete.
+func (w *world) notPacked(text string) {
+	w.t.Helper()
+	w.restart()
+	id := w.create(conversation("k"))
+	w.put(id, "x", text)
+	w.engine.setFail("pack", errors.New("engine restarts"))
+	ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+}
+
 // TestKilledUploadLeavesNothing: whatever becomes of an archive whose upload an
 // earlier process was killed in, the parts of that upload are removed.
 func TestKilledUploadLeavesNothing(t *testing.T) {
@@ -79,29 +90,17 @@ func TestKilledUploadLeavesNothing(t *testing.T) {
 			w.engine.setFail("pack", nil)
 		},
 		"its runner is gone": func(w *world) {
-			w.restart()
-			id := w.create(conversation("k"))
-			w.put(id, "x", "old")
-			w.engine.setFail("pack", errors.New("engine restarts"))
-			ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+			w.notPacked("old")
 			w.engine.set(func() { clear(w.engine.containers) })
 			w.engine.setFail("pack", nil)
 			w.restart()
 		},
 		"its runner does not hand it out": func(w *world) {
-			w.restart()
-			id := w.create(conversation("k"))
-			w.put(id, "x", "old")
-			w.engine.setFail("pack", errors.New("no"))
-			ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+			w.notPacked("old")
 			w.restart()
 		},
 		"refused everywhere": func(w *world) {
-			w.restart()
-			id := w.create(conversation("k"))
-			w.put(id, "x", strings.Repeat("x", spoolBytes))
-			w.engine.setFail("pack", errors.New("engine restarts"))
-			ok(w.t, w.Delete(w.t.Context(), id, DeleteRequest{}))
+			w.notPacked(strings.Repeat("x", spoolBytes))
 			w.engine.setFail("pack", nil)
 			w.restart()
 		},
