@@ -68,7 +68,12 @@ func launch(state string, settings ...string) (*testService, error) {
 	}
 	s.key, s.instance = cfg.APIKey, cfg.Instance
 	shown.add("an API key", s.key)
+	adopted, err := adopting()
+	if err != nil {
+		return nil, err
+	}
 	s.service, err = start(context.Background(), cfg, newLogger(cfg, s.log))
+	adopted()
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/config"
+	"github.com/hjxwz123/aivory-sandbox/internal/runner/runnertest"
 )
 
 // What services in these tests make their runners with is the environment's to
@@ -31,6 +32,15 @@ var (
 
 // runDir is where the oci driver keeps runners.
 const runDir = "/run/aivory-sandbox"
+
+// adopting is for the moments in which a service looks for runners that are left,
+// and keeps those away that other tests have of the older service.
+func adopting() (release func(), err error) {
+	if !onDocker {
+		return func() {}, nil
+	}
+	return runnertest.Adopting()
+}
 
 // runnerSettings are what a service needs for that.
 func runnerSettings() []string {

@@ -24,6 +24,8 @@ type process struct {
 	cmd    *exec.Cmd
 	output *tailWriter
 	ended  chan error
+	// adopted is for when the service answers: it has looked for runners then.
+	adopted func()
 }
 
 // newState returns what a service and its successors have in common: no process
@@ -52,7 +54,11 @@ func (s *testService) spawn(t *testing.T, settings ...string) *process {
 // fork starts a program that is the service. It ends with the test.
 func (s *testService) fork(t *testing.T, program string, settings ...string) *process {
 	t.Helper()
-	p := &process{testService: *s, output: new(tailWriter), ended: make(chan error, 1)}
+	adopted, err := adopting()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{testService: *s, output: new(tailWriter), ended: make(chan error, 1), adopted: adopted}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -74,6 +80,7 @@ func (s *testService) fork(t *testing.T, program string, settings ...string) *pr
 	go func() { p.ended <- p.cmd.Wait() }()
 	t.Cleanup(func() {
 		p.kill()
+		adopted()
 		if t.Failed() {
 			t.Logf("the service's log ends with:\n%s", p.output.since(0))
 		}
@@ -87,6 +94,7 @@ func (p *process) healthy(t *testing.T) {
 	environ := []string{"SANDBOX_LISTEN=" + strings.TrimPrefix(p.url, "http://")}
 	for range 600 {
 		if healthcheck(t.Context(), environ) == nil {
+			p.adopted()
 			return
 		}
 		time.Sleep(50 * time.Millisecond)

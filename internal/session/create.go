@@ -59,39 +59,31 @@ func (m *Manager) create(ctx context.Context, req CreateRequest, span *observe.S
 // obtain returns a session with an open runner, from the pool where one is to be
 // had, else a new one.
 func (m *Manager) obtain(ctx context.Context, req CreateRequest) (*session, error) {
-	for {
-		var s *session
-		err := queue(ctx, observe.QueuePlace, func() (err error) {
-			s, err = m.places.take(ctx, m.cfg.QueueTimeout)
-			return err
-		})
-		if err != nil {
-			return nil, queueFault(err, DetailMaxSessions)
-		}
-		switch {
-		case s == nil:
-			if s, err = m.make(ctx); err != nil {
-				return nil, err
-			}
-		case !s.runner.Connected():
-			m.buryDead(s)
-			continue
-		default:
-			s.pooled = true
-		}
-		provider := m.provider(ctx, req.Storage)
-		m.mu.Lock()
-		s.created, s.ttl = time.Now(), m.clampTTL(req.IdleTTL)
-		if storage.ValidArchiveKey(req.ArchiveKey) {
-			s.archiveKey = req.ArchiveKey
-		}
-		if req.Storage != nil {
-			remembered := *req.Storage
-			s.storage, s.provider = &remembered, provider
-		}
-		m.mu.Unlock()
-		return s, nil
+	var s *session
+	err := queue(ctx, observe.QueuePlace, func() (err error) {
+		s, err = m.places.take(ctx, m.cfg.QueueTimeout)
+		return err
+	})
+	if err != nil {
+		return nil, queueFault(err, DetailMaxSessions)
 	}
+	if s != nil {
+		s.pooled = true
+	} else if s, err = m.make(ctx); err != nil {
+		return nil, err
+	}
+	provider := m.provider(ctx, req.Storage)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s.created, s.ttl = time.Now(), m.clampTTL(req.IdleTTL)
+	if storage.ValidArchiveKey(req.ArchiveKey) {
+		s.archiveKey = req.ArchiveKey
+	}
+	if req.Storage != nil {
+		remembered := *req.Storage
+		s.storage, s.provider = &remembered, provider
+	}
+	return s, nil
 }
 
 // make makes a session's runner, in a place that the caller has taken. On error

@@ -139,7 +139,7 @@ func New(cfg Config, deps Deps) *Manager {
 	m.hard, m.endHard = context.WithCancelCause(observe.With(context.Background(), deps.Observer))
 	m.soft, m.endSoft = context.WithCancelCause(m.hard)
 	m.places = places{
-		stop: m.stopping, max: cfg.MaxSessions, size: cfg.PoolSize, giveUp: m.abandon, changed: make(chan struct{}, 1),
+		stop: m.stopping, max: cfg.MaxSessions, size: cfg.PoolSize, giveUp: m.giveUp, changed: make(chan struct{}, 1),
 	}
 	m.creates = newGate(cfg.MaxCreates, m.stopping)
 	m.execs = newGate(cfg.MaxExecs, m.stopping)

@@ -20,8 +20,8 @@ var errNoPlace = errors.New("as many sessions as allowed")
 // than runners are in the making.
 type places struct {
 	stop <-chan struct{}
-	// giveUp removes a runner of the pool that nobody wants. It takes over the
-	// place, and calls leave and free.
+	// giveUp removes a runner of the pool that is dead or that nobody wants. It
+	// takes over the place, which counts as left, and calls free.
 	giveUp func(*session)
 	// changed is told, where it is not told already, that the pool may have lost a
 	// runner or may have room for another.
@@ -52,6 +52,7 @@ func (p *places) take(ctx context.Context, timeout time.Duration) (s *session, e
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	p.dropDead()
 	p.mu.Lock()
 	if len(p.idle) > 0 {
 		s, p.idle = p.idle[0], p.idle[1:]
@@ -127,11 +128,18 @@ func (p *places) add() {
 	p.used++
 }
 
-// leave says that a taken place will come free soon.
-func (p *places) leave() {
+// leave says that the place of a session's runner will come free soon.
+func (p *places) leave(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leaving++
+	p.leaveLocked(s)
+}
+
+func (p *places) leaveLocked(s *session) {
+	if !s.left {
+		s.left = true
+		p.leaving++
+	}
 }
 
 // free gives a place back; left tells whether leave was called for it.
@@ -221,6 +229,7 @@ func (p *places) offer(s *session, made int) {
 		p.idle = append(p.idle, s)
 	default:
 		unwanted = true
+		p.leaveLocked(s)
 	}
 	p.mu.Unlock()
 	if unwanted {
@@ -228,14 +237,15 @@ func (p *places) offer(s *session, made int) {
 	}
 }
 
-// dropDead takes those runners out of the pool that are known to be dead, and
-// tells whether one is left that has lived for a while.
-func (p *places) dropDead() (dead []*session, settled bool) {
+// dropDead gives up those runners of the pool that are known to be dead. It tells
+// whether there were any, and whether one is left that has lived for a while.
+func (p *places) dropDead() (some, settled bool) {
+	var dead []*session
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	living := p.idle[:0:0]
 	for _, s := range p.idle {
 		if !s.runner.Connected() {
+			p.leaveLocked(s)
 			dead = append(dead, s)
 			continue
 		}
@@ -243,7 +253,11 @@ func (p *places) dropDead() (dead []*session, settled bool) {
 		settled = settled || time.Since(s.created) > lastRetry
 	}
 	p.idle = living
-	return dead, settled
+	p.mu.Unlock()
+	for _, s := range dead {
+		p.giveUp(s)
+	}
+	return len(dead) > 0, settled
 }
 
 // close empties the pool for good.

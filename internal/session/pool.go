@@ -27,14 +27,11 @@ func (m *Manager) keepPool() {
 	}
 	failing := false
 	for {
-		dead, settled := m.places.dropDead()
-		for _, s := range dead {
-			m.buryDead(s)
-		}
+		died, settled := m.places.dropDead()
 		switch {
 		case settled:
 			afterDeath = firstRetry
-		case len(dead) > 0 && !longer(&afterDeath): // the next one may die of the same
+		case died && !longer(&afterDeath): // the next one may die of the same
 			return
 		}
 		if !m.places.lacks() {
@@ -117,9 +114,11 @@ func (m *Manager) poolChanges() bool {
 	return true
 }
 
-// buryDead gives up a runner of the pool that is dead.
-func (m *Manager) buryDead(s *session) {
-	m.log.Warn("a runner that was made ahead of need is gone", "session", s.id, "runner", s.handle)
+// giveUp removes a runner of the pool.
+func (m *Manager) giveUp(s *session) {
+	if !s.runner.Connected() {
+		m.log.Warn("a runner that was made ahead of need is gone", "session", s.id, "runner", s.handle)
+	}
 	m.abandon(s)
 }
 

@@ -64,6 +64,8 @@ type session struct {
 	dying     chan struct{} // closed when waiting calls must give up
 	settled   chan struct{} // closed when a termination has succeeded or given up
 
+	left bool // its place comes free soon; guarded by places.mu
+
 	// saving orders what is written of the session and guards what follows it.
 	saving    sync.Mutex
 	savedUse  time.Time
@@ -221,5 +223,5 @@ func (m *Manager) buryLocked(s *session) {
 		close(s.settled)
 	}
 	s.state = removing
-	m.places.leave()
+	m.places.leave(s)
 }

@@ -18,6 +18,7 @@ import (
 // TestLegacyRunners has two services on one engine, and runners of the older
 // service, which both may adopt (and so may any other service on this engine).
 func TestLegacyRunners(t *testing.T) {
+	runnertest.MakeLegacy(t)
 	mine := newDriver(t, nil)
 	other := newDriver(t, func(c *docker.Config) { c.Instance = testInstance + "-other" })
 	session, made := runnertest.RandomHex(16), time.Now().Add(-time.Minute).Truncate(time.Second)

@@ -1,12 +1,56 @@
 package runnertest
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 )
+
+// MakeLegacy is for a test that makes runners of the older service. They belong to
+// nobody, so that any service that starts beside it would take them for its own,
+// and count them: until the test ends, Adopting waits, in every process.
+func MakeLegacy(t testing.TB) {
+	t.Helper()
+	f, err := lockLegacy(syscall.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+}
+
+// Adopting waits until no test has runners of the older service, and keeps them
+// from making any until release, which may be called more than once.
+func Adopting() (release func(), err error) {
+	f, err := lockLegacy(syscall.LOCK_SH)
+	if err != nil {
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// lockLegacy locks a file until it is closed.
+func lockLegacy(how int) (*os.File, error) {
+	f, err := os.Create(filepath.Join(os.TempDir(), "aivory-test-legacy.lock"))
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = syscall.Flock(int(f.Fd()), how)
+		if err != syscall.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
 
 // testLegacy adopts a runner of the older service, whose process 1 belongs to
 // the program's own user and ends with its `sleep infinity`.
@@ -14,6 +58,7 @@ func testLegacy(t *testing.T, s *suite) {
 	if s.opts.Legacy == nil {
 		t.Skip("this driver has none")
 	}
+	MakeLegacy(t)
 	b := s.adopt(t, s.opts.Legacy(t))
 	list, err := b.driver.List(t.Context())
 	i := slices.IndexFunc(list, func(in runner.Instance) bool { return in.ID == b.id })
