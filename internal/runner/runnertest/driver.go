@@ -74,8 +74,13 @@ func driverLife(t *testing.T, s *suite) {
 		t.Fatal(err)
 	}
 	expect("there and back")
-	if got := stream.Diagnostics(); got != "oops\n" {
-		t.Errorf("diagnostics %q", got)
+	// It comes by a way of its own.
+	said := stream.Diagnostics()
+	for deadline := time.Now().Add(10 * time.Second); said != "oops\n" && time.Now().Before(deadline); said = stream.Diagnostics() {
+		time.Sleep(time.Millisecond)
+	}
+	if said != "oops\n" {
+		t.Errorf("diagnostics %q", said)
 	}
 
 	if err := d.Destroy(t.Context(), id); err != nil {
