@@ -38,3 +38,8 @@ func (l Limits) UnderGVisor() OwnLimits {
 	}
 	return own
 }
+
+// GVisorLacks are directories, the outer first, that programs know from the
+// kernel's /sys and that gVisor's has not: where they look for the interfaces that
+// there are, which is loopback. Each is an empty mount there, read-only.
+var GVisorLacks = []string{"/sys/class/net", "/sys/class/net/lo"}

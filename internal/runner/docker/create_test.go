@@ -18,6 +18,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 
 	"github.com/hjxwz123/aivory-sandbox/internal/fault"
+	"github.com/hjxwz123/aivory-sandbox/internal/runner"
 	"github.com/hjxwz123/aivory-sandbox/internal/runner/docker"
 )
 
@@ -45,6 +46,26 @@ func TestGVisorsLimits(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, host.Ulimits); diff != "" || *host.PidsLimit != 512 {
 		t.Errorf("%d tasks, limits (-want +got):\n%s", *host.PidsLimit, diff)
+	}
+	for _, dir := range runner.GVisorLacks {
+		if !strings.HasPrefix(host.Tmpfs[dir], "ro,") {
+			t.Errorf("%s: %q", dir, host.Tmpfs[dir])
+		}
+	}
+}
+
+// TestGVisorWithAWritableRoot has no other mounts.
+func TestGVisorWithAWritableRoot(t *testing.T) {
+	f := newFakeEngine(t).start(t)
+	f.handle("GET /images/img:v1/json", reply(200, `{"Id":"sha256:1","Config":{}}`))
+	d := f.driver(t, func(c *docker.Config) { c.Runtime = "runsc" })
+	spec := testSpec
+	spec.Limits.ReadOnlyRootfs = false
+	if _, err := d.Create(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if got := createBody(t, f).HostConfig.Tmpfs; len(got) != len(runner.GVisorLacks) {
+		t.Errorf("mounts %v", got)
 	}
 }
 

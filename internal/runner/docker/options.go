@@ -42,6 +42,12 @@ func (d *Driver) containerOptions(spec runner.Spec, img *image, withQuota bool, 
 		tasks = own.HostTasks
 		host.Ulimits = append(host.Ulimits, ulimit("as", own.AddressSpace)...)
 		host.Ulimits = append(host.Ulimits, ulimit("nproc", own.Processes)...)
+		if host.Tmpfs == nil {
+			host.Tmpfs = map[string]string{}
+		}
+		for _, dir := range runner.GVisorLacks {
+			host.Tmpfs[dir] = "ro,noexec,nosuid,nodev,size=4096,mode=755"
+		}
 	}
 	if d.engine.podman.Load() {
 		host.Ulimits = append(host.Ulimits, ulimit("nproc", processesOfAll)...)

@@ -75,6 +75,12 @@ func (d *Driver) config(spec runner.Spec, img *image.Image, root string) (*specs
 		c.Mounts = append(c.Mounts, specs.Mount{Destination: cgroupRoot, Type: "tmpfs", Source: "cgroup",
 			Options: []string{"remount", "nosuid", "noexec", "nodev", "relatime", "ro"}})
 	}
+	if runner.GVisor(d.runtime.name) {
+		for _, dir := range runner.GVisorLacks {
+			c.Mounts = append(c.Mounts, specs.Mount{Destination: dir, Type: "tmpfs", Source: "tmpfs",
+				Options: []string{"ro", "nosuid", "noexec", "nodev", "mode=755", "size=4096"}})
+		}
+	}
 	if d.host.cgroupNamespace {
 		c.Linux.Namespaces = append(c.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 	}

@@ -153,7 +153,7 @@ for name, number, *args in (
 for name, *args in (('raw', socket.AF_INET, socket.SOCK_RAW, 1), ('raw v6', socket.AF_INET6, socket.SOCK_RAW, 58), ('packet', 17, socket.SOCK_RAW, 3),
                     ('vsock', 40, socket.SOCK_STREAM, 0)):
     works(name, socket.socket, *args)
-if sorted(os.listdir('/sys/class/net') if os.path.isdir('/sys/class/net') else ['lo']) not in (['lo'], []): print('works: interfaces', os.listdir('/sys/class/net'))
+if os.listdir('/sys/class/net') != ['lo']: print('works: interfaces', os.listdir('/sys/class/net'))
 for address in (('169.254.169.254', 80), ('1.1.1.1', 53), ('10.0.0.1', 80), ('172.17.0.1', 80)):
     s = socket.socket()
     s.settimeout(1)
