@@ -52,7 +52,7 @@ func newRuntime(name, root string, timeout time.Duration) (*runtime, error) {
 		path, err = filepath.Abs(path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot find the OCI runtime %q: %w; install it (on Debian: apt-get install runc), "+
+		return nil, fmt.Errorf("cannot find the OCI runtime %q: %w; install it (on Debian: apt-get install runc, or crun, or from Debian 13 on runsc), "+
 			"or set SANDBOX_RUNTIME to the name or path of another", name, err)
 	}
 	r := &runtime{name: filepath.Base(path), path: path, root: root, timeout: timeout}
